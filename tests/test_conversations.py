@@ -109,6 +109,7 @@ class Scripted:
                 }
                 await channel.send(json.dumps(answer).encode())
             elif method != "notifications/initialized":
+                self.channel = channel  # it may have several
                 await self.heard.put(payload)
 
     async def die(self) -> None:

@@ -262,7 +262,7 @@ async def test_the_end_leaves_no_process_of_any_conversation(tmp_path: Path) -> 
                 await asyncio.sleep(0)
             assert made.registry.snapshots()[0].extra_sessions == 2
             pids = [int(path.name) for path in tmp_path.iterdir()]
-            assert len(pids) == 3
+            assert len(pids) == 4  # the first one, two of clients, and one that only listed
             await app.aclose()
             await asyncio.gather(*calling, return_exceptions=True)
         assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []

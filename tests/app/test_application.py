@@ -271,6 +271,7 @@ async def test_the_server_settings_reach_the_gateway(tmp_path: Path) -> None:
         None,
         True,
         "",
+        1800.0,
         60.0,
     )
     assert app.gateway.identity.name == "home"

@@ -65,7 +65,7 @@ def test_with_auth_one_principal_gets_three_quarters_of_a_server() -> None:
     assert alone.max_sessions_per_principal is None
     shared = Config(auth=auth_settings())
     settings = build_upstream_settings(server, shared)
-    assert (settings.max_in_flight_per_principal, settings.max_sessions_per_principal) == (48, 3)
+    assert (settings.max_in_flight_per_principal, settings.max_sessions_per_principal) == (48, 12)
     server = replace(server, max_in_flight_per_principal=5)
     for config in (Config(), shared):
         assert build_upstream_settings(server, config).max_in_flight_per_principal == 5

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from typing import Any, Self
 
 from trunkline.backends.limits import BackendLimits
@@ -30,6 +31,7 @@ from trunkline.jsonrpc import (
 from trunkline.mcp.versions import V2025_11_25
 
 Answer = Callable[[Any], Any]
+_serving_connection: ContextVar[Connection | None] = ContextVar("connection", default=None)
 NO_DRAIN_LIMITS = BackendLimits(answer_drain_timeout=0.0)
 
 
@@ -43,8 +45,10 @@ class Server:
         self.requests: list[Request] = []
         self.inbox: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
         self.methods: dict[str, Answer] = {}
-        self.connection: Connection | None = None
-        self.transport: Transport
+        # The open connections with the gateway, each with its transport; the latest comes last
+        self.connections: dict[Connection, Transport] = {}
+        self.connection: Connection | None = None  # the latest one, also if it has ended
+        self.transport: Transport  # the latest one
         self.capabilities: dict[str, Any] = {
             name: {} for name in lists if name != "resourceTemplates"
         }
@@ -91,8 +95,9 @@ class Server:
             raise self.broken
         gateway_end, server_end = memory_pipe()
         self.transport = server_end
-        self.connection = Connection(server_end, self, close_timeout=0.0)
-        self.runs.append(asyncio.create_task(self.connection.run()))
+        connection = self.connection = Connection(server_end, self, close_timeout=0.0)
+        self.connections[connection] = server_end
+        self.runs.append(asyncio.create_task(self._serve(connection)))
         remote = SessionServer(listener, self.limits)
         link = TransportServerConnection(
             gateway_end, "test", remapper, remote, close_timeout=self.limits.answer_drain_timeout
@@ -100,20 +105,31 @@ class Server:
         await remote.open(link, capabilities, {"name": "gateway", "version": "0"})
         return remote
 
+    async def _serve(self, connection: Connection) -> None:
+        _serving_connection.set(connection)
+        try:
+            await connection.run()
+        finally:
+            del self.connections[connection]
+
     # Used by the tests
 
     @property
     def active_connection(self) -> Connection:
-        """The connection to the gateway."""
-        assert self.connection is not None
-        return self.connection
+        """The connection of the request that is being answered, else the latest open one."""
+        serving = _serving_connection.get()
+        if serving is not None and serving in self.connections:
+            return serving
+        latest = next(reversed(self.connections), self.connection)
+        assert latest is not None
+        return latest
 
     async def ask(self, method: str, params: Any = None) -> Any:
         return from_raw(await self.active_connection.call(method, params), object)
 
     async def crash(self) -> None:
-        """Close the connection at once, without answering open requests."""
-        await self.transport.aclose()
+        """Close the latest connection at once, without answering open requests."""
+        await next(reversed(self.connections.values()), self.transport).aclose()
 
     def count(self, method: str) -> int:
         return [received for received, _ in self.received].count(method)

@@ -36,6 +36,8 @@ def test_a_backend_has_the_abilities_of_its_protocol_and_functions_have_none() -
         "notify",
         "set_log_level",
         "server_requests",
+        "wait_answered",
+        "keeps_answers",
     }
 
 

@@ -11,6 +11,8 @@ from trunkline.gateway.events import (
     GatewayEvent,
     KillSwitchChanged,
     LimitReached,
+    SessionEvicted,
+    SessionSharing,
     SkippedFeatures,
     UncheckedTool,
     brief_call,
@@ -56,6 +58,17 @@ from trunkline.jsonrpc import Incident
             SkippedFeatures("fs", ("x", "y", "z")),
             "server fs lists unusable features: x, and 2 more",
         ),
+        (
+            SessionEvicted("fs", 4),
+            "server fs: the session of an idle client was closed to make room for another client,"
+            " and its state is lost (max_sessions = 4)",
+        ),
+        (
+            SessionSharing("fs", "it runs"),
+            "server fs cannot have a second session: it runs; all clients share the first one, and"
+            " it can ask them nothing (max_sessions = 0 lets it ask)",
+        ),
+        (SessionSharing("fs", None), "server fs can have several sessions again"),
         (Incident("7f", "tools/call", ValueError("hunter22")), "incident 7f in tools/call"),
         (Incident("7f", "", ValueError("hunter22")), "incident 7f in the gateway"),
     ],
@@ -130,6 +143,7 @@ def test_credentials_in_a_uri_are_redacted(method: str, address: str, expected: 
         LimitReached("wild", "http.max_sessions"),
         UncheckedTool("wild", "fs", "why"),
         SkippedFeatures("fs", ("wild",)),
+        SessionSharing("fs", "wild"),
         Incident("7f", "wild", ValueError()),
     ],
 )

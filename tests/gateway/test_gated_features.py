@@ -5,11 +5,14 @@ from typing import Any
 
 from tests.gateway.servers import HeldAnswer, Server, serving, session_client, text_of, tool
 from tests.gateway.stateless_callers import CAPABILITIES, cancel_all, stateless_caller
-from trunkline.gateway.session_pool import GatedFeatures
+from trunkline.gateway.secondary_sessions import GatedFeatures
 from trunkline.jsonrpc import Raw
 from trunkline.mcp.features import Feature, FeatureKind
 
 FORM, SAMPLING = frozenset(("elicitation.form",)), frozenset(("sampling",))
+
+
+EVERYTHING = ["s__plain", "s__needs-elicitation", "s__needs-roots", "s__needs-sampling"]
 
 
 def features(*names: str) -> tuple[Feature, ...]:
@@ -53,16 +56,14 @@ async def test_gated_features_are_listed_when_the_first_such_client_connects() -
         form: dict[str, Any] = {"elicitation": {"form": {}}}
         assert await names({}) == ["s__plain"]
         assert server.starts == 1
-        assert await names(form) == ["s__plain", "s__needs-elicitation"]
+        assert await names(form) == EVERYTHING
         assert gateway.ready
-        assert server.starts == 2
-        everything = ["s__plain", "s__needs-elicitation", "s__needs-sampling"]
-        assert await names({"sampling": {}}) == everything
-        assert await names({}) == await names(form) == everything
-        assert server.starts == 3
+        assert await names({"sampling": {}}) == await names({}) == EVERYTHING
+        assert server.starts == 2  # one of them to list gated features, for all kinds of clients
+        assert len(server.connections) == 1
         answer = await client.call("s__needs-elicitation", _meta={CAPABILITIES: form})
         assert text_of(answer) == "needs-elicitation ran"
-        assert server.starts == 3  # one of them to list gated features
+        assert server.starts == 3
 
 
 async def test_clients_that_join_during_the_start_wait_as_well() -> None:
@@ -70,7 +71,7 @@ async def test_clients_that_join_during_the_start_wait_as_well() -> None:
     async with serving(s=server) as gateway:
         gateway.client_capabilities = {"vendor": {}}  # before any client connects
         async with session_client(gateway, sampling={}) as user:
-            assert await user.names() == ["s__plain", "s__needs-vendor", "s__needs-sampling"]
+            assert await user.names() == ["s__plain", "s__needs-vendor", *EVERYTHING[1:]]
 
 
 async def test_a_backend_with_announced_features_is_not_probed_for_gated_ones() -> None:
@@ -90,35 +91,31 @@ async def test_an_extra_session_that_cannot_be_listed_is_still_used() -> None:
             t["name"] for t in (await client.ask("tools/list", _meta=capabilities))["tools"]
         ] == ["s__plain"]
         assert text_of(await client.call("s__plain", _meta=capabilities)) == "plain ran"
-        assert server.starts == 2
+        assert server.starts == 3
 
 
 async def test_calls_continue_while_gated_features_are_listed() -> None:
     server, hold = gating_server(), HeldAnswer()
-
-    async def ask(params: Any) -> Any:
-        answer = await server.ask("elicitation/create", {"message": "?"})
-        return {"content": [{"type": "text", "text": answer["action"]}]}
-
-    server.methods["tools/call"] = ask
-    form: dict[str, Any] = {CAPABILITIES: {"elicitation": {"form": {}}}}
     async with serving(s=server) as gateway:
         client = await stateless_caller(gateway)
-        suspended = await client.call("s__plain", _meta=form)
-        (key,) = suspended["inputRequests"]
         server.methods["initialize"] = hold
         sampling: dict[str, Any] = {CAPABILITIES: {"sampling": {}}}
         listing = asyncio.create_task(client.ask("tools/list", _meta=sampling))
-        while server.count("initialize") < 3:
+        while server.count("initialize") < 2:
             await asyncio.sleep(0)
-        answers = {key: {"action": "decline"}}
-        state = suspended["requestState"]
-        result = await client.call(
-            "s__plain", _meta=form, inputResponses=answers, requestState=state
-        )
-        assert text_of(result) == "decline"
+        assert text_of(await client.call("s__plain")) == "plain ran"
         assert not listing.done()
         await cancel_all(listing)
+
+
+async def test_a_server_without_a_second_process_is_still_listed() -> None:
+    server = gating_server()
+    async with serving(s=server) as gateway:
+        client = await stateless_caller(gateway)
+        server.broken = OSError("no more processes")
+        listed = await client.ask("tools/list", _meta={CAPABILITIES: {"sampling": {}}})
+        assert [each["name"] for each in listed["tools"]] == ["s__plain"]
+        assert gateway.registry.snapshots()[0].single_session == "no more processes"
 
 
 async def test_a_session_that_ends_while_it_is_listed_is_closed() -> None:

@@ -9,7 +9,7 @@ from tests.contexts import call_of, start_call
 from tests.gateway.servers import SilentBackend
 from trunkline.gateway.backend import BackendAbilities, BackendOwner, ServerRequestMode
 from trunkline.gateway.call_context import CallContext
-from trunkline.gateway.session_pool import (
+from trunkline.gateway.secondary_sessions import (
     SecondaryListener,
     make_primary_session,
     needs_pooled_session,

@@ -1,15 +1,28 @@
-"""The session pool: a session for each call group, queued calls in order, and limits."""
+"""The session pool: a session for each client, queued calls in order, and limits."""
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from trunkline.gateway.session_pool import NO_INPUT_GROUP, SHARED_GROUP, SessionPool, SessionProfile
+from trunkline.gateway.client import DownstreamClient
+from trunkline.gateway.session_pool import (
+    NO_INPUT_GROUP,
+    OPEN_RETRY_INTERVAL,
+    SHARED_GROUP,
+    OpeningFailures,
+    PoolCall,
+    PoolLimits,
+    SessionPool,
+    SessionProfile,
+    StatelessOwner,
+)
 from trunkline.jsonrpc import ConnectionLost, PendingResult
 
 FORM = frozenset(("elicitation.form",))
+SAMPLING = frozenset(("sampling",))
 NOTHING: frozenset[str] = frozenset()
+NO_CLIENT = cast("DownstreamClient", None)
 
 
 class PoolHarness:
@@ -21,27 +34,41 @@ class PoolHarness:
         first: frozenset[str] = NOTHING,
         idle_timeout: float = 60.0,
         max_per_principal: int | None = None,
+        has_streams: bool = False,
     ) -> None:
         self.opened: list[frozenset[str]] = []
         self.closed: list[int] = []
         self.started: list[tuple[str, int]] = []
         self.calls: dict[str, PendingResult] = {}
         self.failure: Exception | None = None
+        self.hold: asyncio.Event | None = None  # no session opens before it is set
         self.dead: set[int] = set()
+        self.roots_given: set[int] = set()
+        self.evictions = 0
+        self.reasons: list[str | None] = []
+        self.failures = OpeningFailures(self.reasons.append)
         self.pool: SessionPool[int] = SessionPool(
-            most, self.open, self.close, idle_timeout, max_per_principal
+            self, PoolLimits(most, max_per_principal, idle_timeout), self.failures
         )
-        self.pool.set_primary(0, SessionProfile(first))
+        self.pool.set_primary(0, SessionProfile(first), has_streams=has_streams)
 
-    async def open(self, kind: SessionProfile) -> int:
+    async def open(self, profile: SessionProfile, client: object, on_ended: object) -> int:
         await asyncio.sleep(0)
+        if self.hold is not None:
+            await self.hold.wait()
         if self.failure is not None:
             raise self.failure
-        self.opened.append(kind.client_features)
+        self.opened.append(profile.client_features)
         return len(self.opened)
 
-    async def close(self, held: int) -> None:
-        self.closed.append(held)
+    async def close(self, session: int) -> None:
+        self.closed.append(session)
+
+    def keeps_answers(self, session: int) -> bool:
+        return session in self.roots_given
+
+    def on_evicted(self) -> None:
+        self.evictions += 1
 
     def acquire(
         self,
@@ -50,9 +77,11 @@ class PoolHarness:
         features: frozenset[str] = FORM,
         *,
         urgent: bool = False,
-        owner: str | None = None,
+        owner: object = None,
         principal: str | None = None,
     ) -> PendingResult:
+        """Start a call; its session belongs to the client `group` unless there is an `owner`."""
+
         def start(held: int) -> Any:
             if held in self.dead:
                 raise ConnectionLost("gone")
@@ -60,13 +89,272 @@ class PoolHarness:
             self.calls[name] = PendingResult()
             return self.calls[name]
 
-        return self.pool.acquire(
-            group, SessionProfile(features, owner), start, urgent=urgent, principal=principal
-        )
+        if owner is None and group not in (NO_INPUT_GROUP, SHARED_GROUP):
+            owner = group
+        profile = SessionProfile(features, owner)
+        return self.pool.acquire(PoolCall(group, profile, start, NO_CLIENT, principal, urgent))
+
+    async def finish(self, *names: str) -> None:
+        for name in names:
+            self.calls[name].set_result(None)
+        await self.settle()
 
     async def settle(self) -> None:
         for _ in range(10):
             await asyncio.sleep(0)
+
+
+def stateless(name: str, principal: str = "p") -> StatelessOwner:
+    return StatelessOwner(principal, name.encode())
+
+
+# Clients of the session protocol
+
+
+async def test_each_client_keeps_its_own_session_while_it_lives() -> None:
+    harness = PoolHarness(most=6)
+    clients = "ABCDEF"
+    for turn in "123":
+        for client in clients:
+            harness.acquire(client + turn, client)
+        await harness.settle()
+        await harness.finish(*(client + turn for client in clients))
+    sessions = dict(harness.started)
+    assert len(harness.opened) == 6
+    for client in clients:
+        assert len({sessions[client + turn] for turn in "123"}) == 1
+    assert (harness.closed, harness.evictions) == ([], 0)
+    await harness.pool.aclose()
+
+
+async def test_a_client_that_leaves_closes_its_session_once_its_calls_have_ended() -> None:
+    harness = PoolHarness()
+    for client in "AB":
+        harness.acquire(client, client)
+    await harness.settle()
+    await harness.finish("A")
+    harness.pool.release("A")
+    harness.pool.release("B")
+    await harness.settle()
+    assert harness.closed == [1]
+    await harness.finish("B")
+    assert harness.closed == [1, 2]
+    assert harness.pool.extra_count == 0
+    await harness.pool.aclose()
+
+
+async def test_a_session_that_is_being_opened_ends_with_its_client() -> None:
+    harness = PoolHarness(most=1)
+    harness.hold = asyncio.Event()
+    harness.acquire("a", "A").cancel()
+    harness.acquire("b", "B")
+    await harness.settle()
+    harness.pool.release("A")
+    harness.hold.set()
+    await harness.settle()
+    assert harness.started == [("b", 1)]
+    await harness.pool.aclose()
+
+
+async def test_a_client_that_does_not_answer_delays_no_other() -> None:
+    harness = PoolHarness()
+    harness.hold = asyncio.Event()
+    harness.acquire("a", "A")
+    await harness.settle()
+    harness.hold = None
+    harness.acquire("b", "B")
+    await harness.settle()
+    assert harness.started == [("b", 1)]
+    await harness.pool.aclose()
+
+
+async def test_the_least_recently_used_idle_session_makes_room() -> None:
+    harness = PoolHarness(most=2)
+    for client in "AB":
+        harness.acquire(client, client)
+    await harness.settle()
+    await harness.finish("A", "B")
+    harness.acquire("a2", "A")
+    await harness.finish("a2")
+    harness.acquire("c", "C")
+    await harness.settle()
+    assert harness.started[-1] == ("c", 3)
+    assert (harness.closed, harness.evictions) == ([2], 1)
+    await harness.pool.aclose()
+
+
+async def test_a_session_with_calls_is_never_evicted() -> None:
+    harness = PoolHarness(most=1)
+    harness.acquire("a", "A")
+    harness.acquire("b", "B")
+    await harness.settle()
+    harness.acquire("a2", "A")
+    assert harness.started == [("a", 1), ("a2", 1)]
+    await harness.finish("a")
+    assert harness.closed == []
+    await harness.finish("a2")
+    assert (harness.closed, harness.started[-1]) == ([1], ("b", 2))
+    await harness.pool.aclose()
+
+
+async def test_calls_of_one_client_wait_for_the_same_session() -> None:
+    harness = PoolHarness(most=4)
+    for name in ("a", "a2", "a3"):
+        harness.acquire(name, "A")
+    await harness.settle()
+    assert harness.opened == [FORM]
+    assert harness.started == [("a", 1), ("a2", 1), ("a3", 1)]
+    await harness.pool.aclose()
+
+
+async def test_a_kept_session_does_not_expire() -> None:
+    harness = PoolHarness(idle_timeout=0.0)
+    harness.acquire("a", "A")
+    harness.acquire("s", object(), owner=stateless("S"))
+    await harness.settle()
+    await harness.finish("a", "s")
+    assert harness.closed == [2]
+    await harness.pool.aclose()
+
+
+async def test_the_first_client_uses_a_primary_session_with_features_as_its_own() -> None:
+    harness = PoolHarness(first=FORM)
+    harness.acquire("a", "A")
+    harness.acquire("b", "B")
+    await harness.settle()
+    await harness.finish("a", "b")
+    harness.acquire("b2", "B")
+    harness.acquire("a2", "A")
+    assert harness.started == [("a", 0), ("b", 1), ("b2", 1), ("a2", 0)]
+    harness.pool.release("A")
+    await harness.finish("a2")
+    harness.acquire("c", "C")
+    await harness.settle()
+    assert harness.started[-1] == ("c", 2)  # the server may have kept what A answered
+    await harness.pool.aclose()
+
+
+async def test_calls_that_cannot_be_asked_do_not_wait_for_a_busy_primary_session() -> None:
+    harness = PoolHarness(first=FORM)
+    harness.acquire("a", "A")
+    harness.acquire("n", NO_INPUT_GROUP, NOTHING)
+    harness.acquire("m", NO_INPUT_GROUP, NOTHING)
+    await harness.settle()
+    assert harness.started == [("a", 0), ("n", 1), ("m", 1)]
+    assert harness.opened == [NOTHING]
+    await harness.pool.aclose()
+
+
+# Clients of the stateless protocol
+
+
+async def test_calls_of_one_stateless_owner_use_the_same_session_one_after_the_other() -> None:
+    harness = PoolHarness(most=4)
+    for name in ("a", "b", "c"):
+        harness.acquire(name, object(), owner=stateless("S"))
+        await harness.settle()
+        await harness.finish(name)
+    assert harness.started == [("a", 1), ("b", 1), ("c", 1)]
+    harness.acquire("d", object(), owner=stateless("S"))
+    harness.acquire("e", object(), owner=stateless("S"))
+    harness.acquire("f", object(), owner=stateless("other"))
+    await harness.settle()
+    assert sorted(harness.started[3:]) == [("d", 1), ("e", 2), ("f", 3)]
+    await harness.finish("e", "d")
+    harness.acquire("g", object(), owner=stateless("S"))
+    assert harness.started[-1] == ("g", 1)
+    await harness.pool.aclose()
+
+
+async def test_a_stateless_session_with_kept_answers_ends_with_the_call() -> None:
+    harness = PoolHarness()
+    harness.acquire("a", object(), owner=stateless("S"))
+    await harness.settle()
+    harness.roots_given.add(1)
+    await harness.finish("a")
+    harness.acquire("b", object(), owner=stateless("S"))
+    await harness.settle()
+    assert (harness.closed, harness.started[-1]) == ([1], ("b", 2))
+    await harness.pool.aclose()
+
+
+@pytest.mark.parametrize("reason", [None, TimeoutError()])
+async def test_a_stateless_session_ends_with_a_cancelled_call(reason: Exception | None) -> None:
+    harness = PoolHarness()
+    harness.acquire("a", object(), owner=stateless("S"))
+    await harness.settle()
+    harness.calls["a"].cancel(reason)
+    harness.acquire("b", object(), owner=stateless("S"))
+    await harness.settle()
+    assert (harness.closed, harness.started[-1]) == ([1], ("b", 2))
+    await harness.pool.aclose()
+
+
+async def test_an_idle_stateless_session_is_closed_after_its_timeout() -> None:
+    harness = PoolHarness(idle_timeout=0.01)
+    harness.acquire("a", object(), owner=stateless("S"))
+    await harness.settle()
+    await harness.finish("a")
+    async with asyncio.timeout(5):
+        while not harness.closed:
+            await asyncio.sleep(0)
+    assert harness.pool.extra_count == 0
+    await harness.pool.aclose()
+
+
+async def test_a_call_with_another_profile_is_not_overtaken_forever() -> None:
+    harness = PoolHarness(most=1)
+    harness.acquire("a", object(), owner=stateless("S"))
+    await harness.settle()
+    harness.acquire("b", object(), owner=stateless("other"))
+    harness.acquire("c", object(), owner=stateless("S"))  # later, and there is a session for it
+    await harness.finish("a")
+    assert harness.started == [("a", 1), ("b", 2)]
+    await harness.finish("b")
+    assert harness.started[2:] == [("c", 3)]
+    await harness.pool.aclose()
+
+
+# A server with one session
+
+
+async def test_the_next_attempt_to_open_a_session_is_later_each_time() -> None:
+    harness = PoolHarness()
+    harness.failure = OSError("no more")
+    loop = asyncio.get_running_loop()
+    now, pauses = loop.time(), list[float]()
+    loop.time = lambda: now  # type: ignore[method-assign]
+    for attempt in range(12):
+        harness.acquire(f"a{attempt}", "A")
+        await harness.settle()
+        before = now
+        while harness.failures.is_paused:
+            now += OPEN_RETRY_INTERVAL
+        pauses.append(round(now - before, 3))
+    assert pauses[:3] == [5.0, 10.0, 20.0]
+    assert pauses[-1] == 3600.0
+    assert {held for _, held in harness.started} == {0}
+    assert harness.reasons == ["no more"]
+    harness.failure = None
+    harness.acquire("b", "B")
+    await harness.settle()
+    assert harness.started[-1] == ("b", 1)
+    assert harness.reasons == ["no more", None]
+    await harness.pool.aclose()
+
+
+async def test_after_a_second_session_ended_the_first_none_is_opened() -> None:
+    harness = PoolHarness()
+    harness.failures.record_exclusive("it ended")
+    for client in "AB":
+        harness.acquire(client, client)
+    await harness.settle()
+    assert harness.started == [("A", 0), ("B", 0)]
+    assert (harness.opened, harness.reasons) == ([], ["it ended"])
+    await harness.pool.aclose()
+
+
+# Any pool
 
 
 async def test_a_primary_session_without_features_serves_clients_without_input() -> None:
@@ -108,21 +396,6 @@ async def test_a_group_with_a_session_yields_to_queued_calls_unless_urgent() -> 
     assert harness.started[2:] == [("b", 0)]
     harness.calls["b"].set_result(1)
     assert harness.started[3:] == [("late", 0)]
-    await harness.pool.aclose()
-
-
-async def test_an_idle_session_with_another_profile_makes_room() -> None:
-    harness = PoolHarness(most=1)
-    harness.acquire("a", "A")
-    await harness.settle()
-    other = frozenset(("sampling",))
-    harness.acquire("b", "B", other)
-    await harness.settle()
-    assert harness.opened == [FORM]
-    harness.calls["a"].set_result(1)
-    await harness.settle()
-    assert (harness.opened, harness.closed) == ([FORM, other], [1])
-    assert harness.started[-1] == ("b", 2)
     await harness.pool.aclose()
 
 
@@ -198,34 +471,6 @@ async def test_all_sessions_end_with_the_primary_one() -> None:
     await harness.pool.aclose()
 
 
-async def test_a_call_with_another_profile_is_not_overtaken_forever() -> None:
-    harness = PoolHarness(most=1)
-    harness.acquire("a", "A")
-    await harness.settle()
-    other = frozenset(("sampling",))
-    harness.acquire("b", "B", other)
-    harness.acquire("c", "C")  # later, and of the kind that is there
-    harness.calls["a"].set_result(1)
-    await harness.settle()
-    assert harness.started == [("a", 1), ("b", 2)]
-    harness.calls["b"].set_result(1)
-    await harness.settle()
-    assert harness.started[2:] == [("c", 3)]
-    await harness.pool.aclose()
-
-
-async def test_an_idle_session_is_closed_after_its_timeout() -> None:
-    harness = PoolHarness(idle_timeout=0.01)
-    harness.acquire("a", "A")
-    await harness.settle()
-    harness.calls["a"].set_result(1)
-    async with asyncio.timeout(5):
-        while not harness.closed:
-            await asyncio.sleep(0)
-    assert harness.pool.extra_count == 0
-    await harness.pool.aclose()
-
-
 async def test_a_session_that_has_ended_is_not_used_any_more() -> None:
     harness = PoolHarness()
     harness.acquire("a", "A")
@@ -238,35 +483,8 @@ async def test_a_session_that_has_ended_is_not_used_any_more() -> None:
     await harness.pool.aclose()
 
 
-async def test_a_session_is_opened_ahead_unless_one_exists() -> None:
-    harness = PoolHarness(most=1)
-    await asyncio.gather(*(harness.pool.open_ahead(SessionProfile(FORM)) for _ in range(2)))
-    await harness.pool.open_ahead(
-        SessionProfile(frozenset(("sampling",)))
-    )  # which would be one too many
-    assert harness.opened == [FORM]
-    harness.acquire("a", "A")
-    assert harness.started == [("a", 1)]
-    await harness.pool.aclose()
-
-
-async def test_no_session_is_opened_ahead_where_the_primary_serves_all_or_one_just_failed() -> None:
-    harness = PoolHarness(first=FORM)
-    await harness.pool.open_ahead(SessionProfile(frozenset(("sampling",))))
-    assert harness.opened == []
-    harness = PoolHarness()
-    harness.failure = OSError("no more processes")
-    await harness.pool.open_ahead(SessionProfile(FORM))
-    harness.failure = None
-    await harness.pool.open_ahead(SessionProfile(FORM))
-    assert harness.opened == []
-
-
-SAMPLING = frozenset(("sampling",))
-
-
 async def test_a_shared_group_uses_sessions_of_its_profile_only() -> None:
-    harness = PoolHarness(first=FORM | SAMPLING)
+    harness = PoolHarness(first=FORM | SAMPLING, has_streams=True)
     for name, kind in (("a", FORM), ("b", FORM), ("c", SAMPLING), ("d", FORM | SAMPLING)):
         harness.acquire(name, SHARED_GROUP, kind, urgent=True)
     await harness.settle()
@@ -276,12 +494,12 @@ async def test_a_shared_group_uses_sessions_of_its_profile_only() -> None:
 
 
 async def test_all_groups_share_the_primary_session_if_there_are_too_many_profiles() -> None:
-    harness = PoolHarness(most=1, first=FORM | SAMPLING)
+    harness = PoolHarness(most=1, first=FORM | SAMPLING, has_streams=True)
     harness.acquire("a", SHARED_GROUP, FORM, urgent=True)
     harness.acquire("b", SHARED_GROUP, SAMPLING, urgent=True)
     await harness.settle()
     harness.acquire("c", SHARED_GROUP, SAMPLING, urgent=True)
-    assert harness.started == [("a", 1), ("b", 0), ("c", 0)]
+    assert sorted(harness.started) == [("a", 1), ("b", 0), ("c", 0)]
     harness.calls["a"].set_result(1)
     harness.acquire("d", SHARED_GROUP, SAMPLING, urgent=True)
     await harness.settle()
@@ -290,7 +508,7 @@ async def test_all_groups_share_the_primary_session_if_there_are_too_many_profil
 
 
 async def test_all_groups_share_the_primary_session_if_no_other_can_be_opened() -> None:
-    harness = PoolHarness(first=FORM | SAMPLING)
+    harness = PoolHarness(first=FORM | SAMPLING, has_streams=True)
     harness.failure = OSError("no")
     harness.acquire("a", SHARED_GROUP, FORM, urgent=True)
     await harness.settle()
@@ -318,32 +536,12 @@ async def test_more_sessions_are_opened_after_the_limit_is_raised() -> None:
         harness.acquire(name, name.upper())
     await harness.settle()
     assert harness.started == [("a", 1)]
-    harness.pool.reconfigure(2)
+    harness.pool.reconfigure(PoolLimits(2))
     await harness.settle()
     assert harness.started == [("a", 1), ("b", 2)]
-    harness.pool.reconfigure(3)
+    harness.pool.reconfigure(PoolLimits(3))
     await harness.settle()
     assert harness.started == [("a", 1), ("b", 2), ("c", 3)]
-    await harness.pool.aclose()
-
-
-async def test_extra_sessions_are_closed_when_idle() -> None:
-    harness = PoolHarness(most=3)
-    for name in "abc":
-        harness.acquire(name, name.upper())
-    await harness.settle()
-    harness.calls["a"].set_result(None)
-    harness.pool.reconfigure(1)
-    await harness.settle()
-    assert (harness.closed, harness.pool.extra_count) == ([1], 2)
-    harness.acquire("d", "D")
-    harness.calls["b"].set_result(None)
-    await harness.settle()
-    assert harness.started[-1] == ("d", 2)
-    harness.acquire("e", "E", frozenset(("sampling",)))
-    harness.calls["c"].set_result(None)
-    await harness.settle()
-    assert (harness.closed, harness.pool.extra_count) == ([1, 3], 1)
     await harness.pool.aclose()
 
 
@@ -367,34 +565,6 @@ async def test_a_queued_call_gets_the_reason_of_its_cancellation() -> None:
     waiting.cancel(why)
     assert harness.calls["b"].error is why
     await harness.pool.aclose()
-
-
-async def test_a_session_with_a_roots_owner_is_never_shared() -> None:
-    harness = PoolHarness(most=1)
-    harness.acquire("a", "A", owner="ann")
-    await harness.settle()
-    harness.calls["a"].set_result(None)
-    harness.acquire("again", "A2", owner="ann")
-    harness.acquire("b", "B", owner="bob")
-    await harness.settle()
-    assert harness.started == [("a", 1), ("again", 1)]
-    harness.calls["again"].set_result(None)
-    await harness.settle()
-    assert harness.started[2:] == [("b", 2)]
-    assert harness.closed == [1]
-    await harness.pool.aclose()
-
-
-async def test_opening_ahead_ends_when_the_pool_is_closed() -> None:
-    harness = PoolHarness()
-    harness.acquire("a", "A").cancel()
-    preparing = asyncio.create_task(
-        harness.pool.open_ahead(SessionProfile(frozenset(("sampling",))))
-    )
-    await harness.pool.aclose()  # before the session starts to open
-    async with asyncio.timeout(5):
-        await preparing
-    assert (harness.opened, harness.pool.sessions) == ([], [])
 
 
 async def test_a_principal_with_its_share_of_sessions_leaves_one_for_others() -> None:
@@ -441,7 +611,36 @@ async def test_a_new_share_of_sessions_applies_at_once() -> None:
         harness.acquire(name, name, principal="a")
     await harness.settle()
     assert len(harness.started) == 1
-    harness.pool.reconfigure(2, 2)
+    harness.pool.reconfigure(PoolLimits(2, 2))
     await harness.settle()
     assert len(harness.started) == 2
+    await harness.pool.aclose()
+
+
+async def test_idle_sessions_above_a_lower_limit_are_closed() -> None:
+    harness = PoolHarness(most=3)
+    for name in "abc":
+        harness.acquire(name, name.upper())
+    await harness.settle()
+    await harness.finish("a")
+    harness.pool.reconfigure(PoolLimits(1))
+    await harness.settle()
+    assert (harness.closed, harness.pool.extra_count) == ([1], 2)
+    harness.acquire("d", "D")
+    await harness.finish("b")
+    await harness.finish("c")
+    assert harness.pool.extra_count == 1
+    assert harness.started[-1] == ("d", 4)
+    await harness.pool.aclose()
+
+
+async def test_a_principal_with_its_share_evicts_only_its_own_sessions() -> None:
+    harness = PoolHarness(most=3, max_per_principal=2)
+    for name in ("b1", "a1", "a2"):
+        harness.acquire(name, name, principal=name[0])
+        await harness.settle()
+        await harness.finish(name)
+    harness.acquire("a3", "a3", principal="a")
+    await harness.settle()
+    assert (harness.closed, harness.started[-1]) == ([2], ("a3", 4))
     await harness.pool.aclose()

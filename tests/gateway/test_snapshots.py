@@ -19,7 +19,7 @@ from tests.gateway.servers import (
     tool,
 )
 from tests.gateway.stateless_callers import CAPABILITIES, RecordingStream, StatelessCaller
-from tests.gateway.test_gated_features import gating_server
+from tests.gateway.test_gated_features import EVERYTHING, gating_server
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.session import GatewayIdentity
 from trunkline.gateway.stores import MemoryListingStore
@@ -231,11 +231,11 @@ async def test_gated_features_come_from_the_snapshot_once_such_a_client_connects
 
     async with started(store, server) as gateway:
         assert await names(gateway, {}) == ["s__plain"]
-        assert await names(gateway, {"sampling": {}}) == ["s__plain", "s__needs-sampling"]
+        assert await names(gateway, {"sampling": {}}) == EVERYTHING
     hold = slow(server)
     async with started(store, server) as gateway:
         assert await names(gateway, {}) == ["s__plain"]
-        assert await names(gateway, {"sampling": {}}) == ["s__plain", "s__needs-sampling"]
+        assert await names(gateway, {"sampling": {}}) == EVERYTHING
         assert not hold.released.is_set()
         hold.released.set()
     server = Server(tools=[tool("new")])

@@ -17,6 +17,8 @@ from trunkline.gateway.events import (
     GatewayEvent,
     KillSwitchChanged,
     LimitReached,
+    SessionEvicted,
+    SessionSharing,
     SkippedFeatures,
 )
 from trunkline.jsonrpc import Incident, Raw
@@ -110,6 +112,9 @@ def test_kill_switch_line_names_the_operator() -> None:
             "warning",
             "server fs lists unusable features: x, and 1 more",
         ),
+        (SessionEvicted("fs", 4), "warning", "was closed to make room for another client"),
+        (SessionSharing("fs", "it runs"), "warning", "cannot have a second session: it runs"),
+        (SessionSharing("fs", None), "info", "can have several sessions again"),
         (
             AuditSizeExceeded(2_097_152, 100.0, 7.0),
             "warning",

@@ -291,9 +291,8 @@ def build_upstream_settings(server: ServerSettings, config: Config) -> UpstreamS
         max_in_flight=at_once,
         max_in_flight_per_principal=server.max_in_flight_per_principal or default_per_principal,
         max_sessions=server.max_sessions,
-        # The primary session counts: it, too, serves one client at a time where requests are
-        # ambiguous.
-        max_sessions_per_principal=fair_share(server.max_sessions + 1) if is_shared else None,
+        max_sessions_per_principal=fair_share(server.max_sessions) if is_shared else None,
+        session_idle=config.http.session_idle,
         # Running and queued calls together stay within the share.
         max_queue=min(server.max_queue, share - at_once),
         breaker_threshold=server.breaker_threshold,

@@ -105,6 +105,8 @@ class ServerStatus(Struct, frozen=True):
     refused: int = 0
     # How its process is restricted; None without a sandbox or a process.
     sandbox: str | None = None
+    # Why all clients share one session with it; None if they need not.
+    single_session: str | None = None
 
 
 class SuspendedCallStatus(Struct, frozen=True):
@@ -255,6 +257,7 @@ def server_statuses(app: App) -> tuple[ServerStatus, ...]:
             now.waiting,
             now.refused,
             child.sandbox if child and child.returncode is None else None,
+            now.single_session,
         )
 
     return tuple(read_status(upstream.name) for upstream in app.gateway.registry)

@@ -32,6 +32,8 @@ from trunkline.gateway.events import (
     CallSummary,
     GatewayEvent,
     LimitReached,
+    SessionEvicted,
+    SessionSharing,
     SkippedFeatures,
     UncheckedTool,
 )
@@ -40,6 +42,16 @@ from trunkline.jsonrpc import Incident
 from trunkline.mcp.errors import ErrorKind, gateway_error
 
 _log = logging.getLogger(__name__)
+
+# Events that are not recorded: they are for the log only.
+_LOG_ONLY = (
+    Incident,
+    LimitReached,
+    SessionEvicted,
+    SessionSharing,
+    SkippedFeatures,
+    UncheckedTool,
+)
 
 
 class AuditOptions(Struct, frozen=True):
@@ -145,8 +157,7 @@ class AuditLog:
         elif isinstance(event, AuthRejected):
             if refusals.admit_rejection(event.address, event.reason, now := time.time()):
                 self._queue.put(event, now)
-        # The others are for the log only.
-        elif not isinstance(event, Incident | LimitReached | SkippedFeatures | UncheckedTool):
+        elif not isinstance(event, _LOG_ONLY):
             self._queue.put(event, time.time())
         # Start on the first event, so that a gateway without events creates no file.
         if not self._writer.is_started:

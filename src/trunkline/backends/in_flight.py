@@ -154,6 +154,33 @@ class InFlightCalls:
         return context.client, params.encode()
 
 
+class UnansweredRequests:
+    """The requests of a server outside of calls that are not answered yet."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._had_any = False
+        self._done = asyncio.Event()
+        self._done.set()
+
+    async def track(self, answering: Awaitable[Raw]) -> Raw:
+        """Return the answer to a request; until then it counts as unanswered."""
+        self._count += 1
+        self._had_any = True
+        self._done.clear()
+        try:
+            return await answering
+        finally:
+            self._count -= 1
+            if not self._count:
+                self._done.set()
+
+    async def wait(self) -> bool:
+        """Wait until all requests are answered; return whether there were any."""
+        await self._done.wait()
+        return self._had_any
+
+
 def _only_client(clients: Iterable[DownstreamClient]) -> DownstreamClient | None:
     found = {client.call_group: client for client in clients}
     return next(iter(found.values())) if len(found) == 1 else None

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from trunkline.backends.http_responses import SessionLost, UpstreamStatusError
-from trunkline.backends.in_flight import CallStreamHandler, InFlightCalls
+from trunkline.backends.in_flight import CallStreamHandler, InFlightCalls, UnansweredRequests
 from trunkline.backends.limits import DEFAULT_LIMITS, BackendLimits
 from trunkline.backends.server_connection import DEFAULT_LIST_LIMITS, ServerConnection, read_lists
 from trunkline.backends.tasks import TaskTracker
@@ -78,6 +78,9 @@ class SessionServer:
         # The tools that can be called only as tasks
         self._task_only_tools: frozenset[str] = frozenset()
         self._renewal: asyncio.Task[ConnectionLost | None] | None = None
+        # The requests outside of calls that are not answered yet
+        self._unanswered = UnansweredRequests()
+        self._keeps_answers = False
 
     async def open(
         self, connection: ServerConnection, capabilities: dict[str, Any], client_info: object
@@ -122,6 +125,8 @@ class SessionServer:
             subscriptions=self,
             server_requests=self._request_mode,
             awaiting_client_since=self._in_flight.awaiting_client_since,
+            wait_answered=self._unanswered.wait,
+            keeps_answers=lambda: self._keeps_answers,
         )
 
     @property
@@ -332,14 +337,15 @@ class SessionServer:
         """Answer a request to a client, or to the gateway."""
         if request.method in _ANSWERS:
             return _ANSWERS[request.method]
-        params = request.params
-        if request.method in SERVER_REQUESTS:
+        params, row = request.params, SERVER_REQUESTS.get(request.method)
+        if row is not None:
+            self._keeps_answers |= row.is_answer_kept
             params = strip_task_params(params)
         elif is_defined(request.method):
             raise RpcError.method_not_found(request.method)
         if client is not None:
             return self._in_flight.send_request(client, request.method, params, self)
-        return self._listener.on_request(request.method, params, self)
+        return self._unanswered.track(self._listener.on_request(request.method, params, self))
 
     def notified(self, notification: Notification) -> Awaitable[None] | None:
         """Route a notification that came outside of a call's stream."""

@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from trunkline.app.auth import KeyMaterial, examine_keys
@@ -48,6 +49,7 @@ class ServerReport(Struct, frozen=True, kw_only=True):
     stderr: str | None = None
     skipped: tuple[str, ...] = ()
     sandbox: str | None = None
+    single_session: str | None = None
 
 
 class CheckReport(Struct, frozen=True):
@@ -89,9 +91,15 @@ async def check_servers(config: Config, timeout: float | None = None) -> CheckRe
             # Read before the servers stop.
             catalog = gateway.registry.catalog
             found = {s.name: s for s in server_statuses(app)}
+            show("starting each a second time")
+            await gateway.registry.list_gated_features()
+            single = {s.name: s.single_session for s in gateway.registry.snapshots()}
             show("stopping the servers")
     servers = tuple(
-        _server_report(found[server.name], catalog, startup.seconds.get(server.name), timeout)
+        msgspec.structs.replace(
+            _server_report(found[server.name], catalog, startup.seconds.get(server.name), timeout),
+            single_session=single.get(server.name),
+        )
         if server.name in found
         else ServerReport(name=server.name, state=_DISABLED)
         for server in config.servers
@@ -202,6 +210,8 @@ def _print_report(report: CheckReport) -> None:
             print(f"sandbox: {server.name}: {server.sandbox}")
         if server.stderr and server.state not in {_READY, _DISABLED}:
             print(f"{server.name}: stderr: {first_line(server.stderr)}")
+        if server.single_session:
+            print(f"one session: {server.name}: {first_line(server.single_session)}")
         for reason in server.skipped:
             print(f"skipped: {server.name}: {first_line(reason)}")
     for each in report.keys:

@@ -104,6 +104,10 @@ def _print_gateways(found: list[RunningGateway]) -> None:
             print_message(*audit_warnings(status.audit))
             print_table(_PS_COLUMNS, map(_ps_row, status.servers), _PS_NUMERIC)
             for server in status.servers:
+                if server.single_session:
+                    print_message(
+                        f"one session: {server.name}: {first_line(server.single_session)}"
+                    )
                 print_message(
                     *(f"skipped: {server.name}: {first_line(reason)}" for reason in server.skipped)
                 )

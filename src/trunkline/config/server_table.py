@@ -246,7 +246,7 @@ class ServerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             le=1000,
             description="Sessions in addition to the first; for a command, each is a process.",
         ),
-    ] = 4
+    ] = 16
     max_restarts: Annotated[
         Annotated[int, Meta(ge=0, le=1_000_000)] | None,
         Meta(description="How often a server that exits is restarted; unlimited unless set."),

@@ -82,6 +82,10 @@ class BackendAbilities(NamedTuple):
     # Returns when a client got the question that it has not answered yet, or None. The time is that
     # of the running loop's clock; with several open questions, the latest counts.
     awaiting_client_since: Callable[[DownstreamClient], float | None] | None = None
+    # Waits until its requests outside of calls are answered; returns whether it sent any
+    wait_answered: Callable[[], Coroutine[Any, Any, bool]] | None = None
+    # Returns whether it was given an answer of a client that it may keep, such as roots
+    keeps_answers: Callable[[], bool] | None = None
 
 
 class Backend(Protocol):

@@ -115,6 +115,21 @@ class SkippedFeatures(Struct, frozen=True):
     reasons: tuple[str, ...]
 
 
+class SessionEvicted(Struct, frozen=True):
+    """The idle session of a client with a server was closed to make room for another client's."""
+
+    backend: str
+    max_sessions: int
+
+
+class SessionSharing(Struct, frozen=True):
+    """A server cannot have a second session, or can have one again."""
+
+    backend: str
+    reason: str | None
+    """Why all clients share one session; None if they no longer do."""
+
+
 SystemEvent: TypeAlias = (
     BackendStateChanged
     | KillSwitchChanged
@@ -124,6 +139,8 @@ SystemEvent: TypeAlias = (
     | LimitReached
     | UncheckedTool
     | SkippedFeatures
+    | SessionEvicted
+    | SessionSharing
     | Incident
 )
 """All events but calls; they are delivered at once."""
@@ -339,6 +356,8 @@ def describe_event(event: GatewayEvent | CallBrief, sanitize: Sanitize = str) ->
             first, *others = map(sanitize, reasons)
             more = f", and {len(others)} more" if others else ""
             return f"server {sanitize(backend)} lists unusable features: {first}{more}"
+        case SessionEvicted() | SessionSharing():
+            return _describe_session(event, sanitize)
         case Incident(id, method):
             return f"incident {id} in {sanitize(method) or 'the gateway'}"
 
@@ -357,6 +376,21 @@ def _describe_switch(event: KillSwitchChanged, sanitize: Sanitize) -> str:
         return f"the gateway is {'paused' if event.disabled else 'resumed'} by {by}"
     target = f"{event.kind} {sanitize(event.name)}" if event.name else event.kind
     return f"{target} is {'disabled' if event.disabled else 'revived'} by {by}"
+
+
+def _describe_session(event: SessionEvicted | SessionSharing, sanitize: Sanitize) -> str:
+    server = f"server {sanitize(event.backend)}"
+    if isinstance(event, SessionEvicted):
+        return (
+            f"{server}: the session of an idle client was closed to make room for another client, "
+            f"and its state is lost (max_sessions = {event.max_sessions})"
+        )
+    if event.reason is None:
+        return f"{server} can have several sessions again"
+    return (
+        f"{server} cannot have a second session: {sanitize(event.reason)}; all clients share the "
+        "first one, and it can ask them nothing (max_sessions = 0 lets it ask)"
+    )
 
 
 def _describe_excess(event: AuditSizeExceeded | LimitReached, sanitize: Sanitize) -> str:

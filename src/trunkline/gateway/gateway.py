@@ -25,6 +25,7 @@ from trunkline.gateway.pipeline import Pipeline
 from trunkline.gateway.registry import Registry, readiness
 from trunkline.gateway.request_state import KeyRing, StateCipher
 from trunkline.gateway.router import Router
+from trunkline.gateway.secondary_sessions import MAX_LISTING_SESSIONS
 from trunkline.gateway.session import GatewayIdentity, Session
 from trunkline.gateway.settings import GatewayLimits, UpstreamSettings, UpstreamSnapshot
 from trunkline.gateway.stateless import StatelessHandler
@@ -101,6 +102,7 @@ class Gateway:
         )
         self.subscription_counts = self.registry.subscription_counts
         self.subscription_counts.on_limit = self.record_limit
+        self._listing_slots = asyncio.Semaphore(MAX_LISTING_SESSIONS)
         self._skipped: dict[str, tuple[str, ...]] = {}
         self.registry.add_listener(self._on_catalog_changed)
         self._list_changes = ListChanges(
@@ -114,7 +116,7 @@ class Gateway:
 
     def _create_upstream(self, settings: UpstreamSettings, connect: ConnectBackend) -> Upstream:
         listener, changed = _UpstreamListener(self, settings.name), self.registry.publish
-        return Upstream(
+        upstream = Upstream(
             settings,
             connect,
             changed,
@@ -123,6 +125,9 @@ class Gateway:
             on_state_changed=self._on_state_changed,
             mask=self.mask_secrets,
         )
+        upstream.emit = self.pipeline.events.emit
+        upstream.set_listing_slots(self._listing_slots)
+        return upstream
 
     def set_identity(self, identity: GatewayIdentity) -> None:
         """Change what new clients are told about the gateway."""

@@ -25,6 +25,7 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, Protocol, TypeVar
 
+from trunkline.gateway.client import DownstreamClient
 from trunkline.gateway.decision_cache import DecisionCache
 from trunkline.gateway.settings import GatewayLimits, UpstreamSnapshot, UpstreamState
 from trunkline.gateway.stores import ListingStore, MemoryListingStore, StoredListing
@@ -377,6 +378,10 @@ class Registry:
                 upstream.add_client_features(client_features)
             self.publish()  # snapshots may have had them
 
+    async def list_gated_features(self) -> None:
+        """List what upstreams offer to clients that they may ask, once for each upstream."""
+        await asyncio.gather(*(upstream.list_gated_features() for upstream in self))
+
     # Waiting for the start
 
     async def wait_complete(self, timeout: float | None = None) -> None:
@@ -436,6 +441,11 @@ class Registry:
         await asyncio.wait({waiting})
 
     # What clients want from upstreams
+
+    def release_client(self, client: DownstreamClient) -> None:
+        """Close the sessions that belong to a client that has gone."""
+        for upstream in (*self, *self._tasks):
+            upstream.release_client(client)
 
     async def set_log_level(self, client: LoggingClient, level: str) -> None:
         """Set the level that a client wants of the upstreams that it may send to.

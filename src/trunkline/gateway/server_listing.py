@@ -15,7 +15,7 @@ Invariants:
 from collections.abc import Callable
 
 from trunkline.gateway.backend import BackendFeatures
-from trunkline.gateway.session_pool import GatedFeatures
+from trunkline.gateway.secondary_sessions import GatedFeatures
 from trunkline.gateway.stores import MAX_GATED_SETS, StoredListing
 from trunkline.mcp.features import Feature
 
@@ -87,6 +87,10 @@ class ServerListing:
     def forget_details(self) -> None:
         """Keep only the features: the server has ended."""
         self.current = BackendFeatures(self.current.features)
+
+    def has_stored_gated(self, client_features: frozenset[str]) -> bool:
+        """Return whether the snapshot of a server that has not changed has these gated features."""
+        return self.has_listed and client_features in self._restored_gated
 
     def is_known_for(self, client_features: frozenset[str]) -> bool:
         """Return whether the features for such clients are known, perhaps from the snapshot."""

@@ -538,6 +538,7 @@ class Session:
         self._registry.unsubscribe(self.subscriptions.values(), self._principal.id)
         self.subscriptions = {}
         self._registry.clear_log_level(self)
+        self._registry.release_client(self)
 
     # The requests that the gateway answers itself, and the notifications that it handles itself
     _request_handlers: ClassVar[dict[str, _RequestHandler]] = {

@@ -1,151 +1,240 @@
 """The sessions with one server, and which session each call uses.
 
-    a call during which the server may send requests ──> a session that serves only its call group
-                                                     ──> … opened for it, if the limit allows
-                                                     ──> … or the queue, until one is free
+    a call of a client that the server may ask ──> the session of that client
+                                               ──> … opened for its first call
+                                               ──> … or the queue, until an idle one makes room
 
-A server of the session protocol over stdio sends its requests on the one stream that it has. So a
-session whose server may send requests runs calls of one call group (one client session) at a time.
-All clients without input capabilities form one group: requests about their calls are refused.
+A server of the session protocol over stdio sends its requests on the one stream that it has, and
+they name no call. So a client that the server may ask has a session of its own, which is opened
+with its first call and kept until the client's session ends. All other clients share the primary
+session, in which the server was told that it can ask nothing.
+
+Requests of the stateless protocol belong to no session. Those of one `StatelessOwner` share
+sessions, each of which serves one call at a time. A call takes the session that was opened first,
+so state that one call leaves is there for the next. Such sessions end when they are idle too long.
+
+If the primary session was told of client features, the first client that calls uses it as its own,
+in turns with clients that cannot be asked; these get a session of their own if it is busy.
 
 A server with per-call streams says which call each request belongs to. Its sessions are shared by
-all clients with the features that the session announced. With more sets of features than sessions,
-the remaining clients share the primary session, although it announced other features.
+all clients with the features that the session announced.
 
-Calls of one principal may occupy only its share of the sessions, so that a call of another
-principal finds one. Sessions that serve calls of several clients at a time do not count.
+If no further session may be opened, or the server cannot run twice, all clients share the primary
+session: in turns if its server may ask, else at the same time.
 
-The pool does not know what a session is: it gets functions to open and to close one. The primary
+The pool does not know what a session is: its `SessionOpener` opens and closes them. The primary
 session is opened and closed by its owner.
 
 Invariants:
 1. A session in which the server may send requests runs calls of one call group at a time.
-2. Queued calls of one principal start in their order, also when they need different sessions.
+2. The calls of one client session use one session, until it is evicted or ends.
+3. Only sessions without calls are evicted, the least recently used first; a principal that has its
+   share of the sessions evicts its own.
+4. Queued calls of one principal start in their order, also when they need different sessions.
    A principal that occupies fewer sessions comes first.
-3. A call that cannot start because its session has ended starts in another one.
-4. A session in which a server learned one client's roots is never shared with other clients.
-5. A server sends requests in a secondary session only during calls, unless the session is one
-   client's own.
+5. A call that cannot start because its session has ended starts in another one.
+6. A session whose server was given an answer that it may keep, such as roots, serves no other
+   client. In the stateless protocol it ends with the call.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from msgspec import Struct
-
-from trunkline.gateway.backend import Backend, BackendListener
-from trunkline.gateway.call_context import CallContext
-from trunkline.gateway.client import DownstreamClient, Requester
-from trunkline.jsonrpc import (
-    ConnectionLost,
-    PendingResult,
-    Raw,
-    RpcError,
-    SharedConnectionLost,
-    as_pending,
-)
-from trunkline.mcp.compat import passthrough_revisions
-from trunkline.mcp.features import Feature
-from trunkline.mcp.input_required import URL_ELICITATION_REQUIRED
-from trunkline.mcp.versions import Revision
+from trunkline.gateway.client import DownstreamClient
+from trunkline.jsonrpc import ConnectionLost, PendingResult, SharedConnectionLost, as_pending
 
 T = TypeVar("T")
 
-StartInSession: TypeAlias = Callable[[T], Awaitable[Any]]  # starts a call in a session
-# How long, in seconds, no session is opened after one could not be opened
+StartInSession: TypeAlias = Callable[[Any], Awaitable[Any]]
+"""Starts a call in a session."""
+
 OPEN_RETRY_INTERVAL = 5.0
+"""How long, in seconds, no session is opened after one could not be opened; doubled each time."""
+
+MAX_OPEN_RETRY_INTERVAL = 3600.0
+
 POOL_EXHAUSTED_MESSAGE = "its sessions wait for answers of clients (see max_sessions)"
+
+
+class StatelessOwner(NamedTuple):
+    """The clients of the stateless protocol whose calls may use the same session in turn."""
+
+    principal: str
+    client_info: bytes
 
 
 class SessionProfile(NamedTuple):
     """The client features that a session announces, and to whom the session belongs."""
 
-    client_features: frozenset[str]  # the requests that its clients can answer
-    # The client, or the principal's id, whose roots the server may keep; None if it gets none
-    roots_owner: DownstreamClient | str | None = None
+    client_features: frozenset[str]
+    """The requests that its clients can answer."""
+    owner: object | None = None
+    """The client session or StatelessOwner that alone uses it; None for all with these features."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it belongs to one client session, and is kept until that ends."""
+        return self.owner is not None and not isinstance(self.owner, StatelessOwner)
 
 
-NO_INPUT_GROUP = object()  # the call group of all clients without input capabilities
-SHARED_GROUP = object()  # the call group of all calls, where the server has per-call streams
+NO_INPUT_GROUP = object()
+"""The call group of all clients without input capabilities."""
+
+SHARED_GROUP = object()
+"""The call group of all calls that may run at the same time, with per-call streams."""
+
+_GONE = object()
+"""The owner of a primary session whose client has gone: it keeps what it told that client."""
 
 
-class PoolExhausted(ConnectionLost):
-    """The call waited too long for a session; the server is not to blame."""
+class PoolCall(NamedTuple):
+    """A call that needs a session."""
 
-    peer_not_at_fault = True
+    call_group: object
+    profile: SessionProfile
+    start: StartInSession
+    client: DownstreamClient
+    """Answers the requests that the server sends while a session is opened for this call."""
+    principal: str | None = None
+    is_urgent: bool = False
+    """Whether the end of another call depends on it, so that it must not wait for its turn."""
+
+
+class PoolLimits(NamedTuple):
+    """How many sessions there may be, and for how long; times are in seconds."""
+
+    max_extra: int
+    """How many sessions there may be in addition to the primary one."""
+    max_per_principal: int | None = None
+    """How many of them may belong to one principal; None for all."""
+    idle_timeout: float = 1800.0
+    """How long a session is kept without calls, unless it belongs to a client session."""
+
+
+class SessionOpener(Protocol[T]):
+    """Opens and closes the sessions of a pool."""
+
+    async def open(
+        self, profile: SessionProfile, client: DownstreamClient, on_ended: Callable[[T], None]
+    ) -> T:
+        """Open a session; `client` answers what the server asks meanwhile.
+
+        `on_ended` is called with the session when it ends by itself.
+        """
+        ...
+
+    async def close(self, session: T) -> None:
+        """Close a session."""
+        ...
+
+    def keeps_answers(self, session: T) -> bool:
+        """Return whether the server was given an answer that it may keep, such as roots."""
+        ...
+
+    def on_evicted(self) -> None:
+        """Note that a client has lost its session, because another one needed the room."""
+        ...
+
+
+class OpeningFailures:
+    """Whether a server can have a second session, and when the gateway tries again.
+
+    It outlasts the pool: a server that cannot run twice is still the same after a restart.
+    """
+
+    def __init__(self, on_changed: Callable[[str | None], None]) -> None:
+        """`on_changed` gets the reason why there is one session only, or None if there is none."""
+        self.reason: str | None = None
+        """Why all clients share the primary session; None if sessions can be opened."""
+        self._on_changed = on_changed
+        self._count = 0
+        self._pause_until = 0.0
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether no session is opened now."""
+        if self.reason is None:  # usually: no clock
+            return False
+        return asyncio.get_running_loop().time() < self._pause_until
+
+    def record_failure(self, reason: str) -> None:
+        """Note that a session could not be opened; the next attempt is later each time."""
+        pause = min(OPEN_RETRY_INTERVAL * 2**self._count, MAX_OPEN_RETRY_INTERVAL)
+        self._count += 1
+        self._pause_until = asyncio.get_running_loop().time() + pause
+        self._set_reason(reason)
+
+    def record_exclusive(self, reason: str) -> None:
+        """Note that a second session ends the first one: none is opened any more."""
+        self._pause_until = float("inf")
+        self._set_reason(reason)
+
+    def record_success(self) -> None:
+        """Note that a session was opened."""
+        self._count = 0
+        self._set_reason(None)
+
+    def _set_reason(self, reason: str | None) -> None:
+        was_shared, self.reason = self.reason is not None, reason
+        if was_shared != (reason is not None):
+            self._on_changed(reason)
 
 
 class PooledSession(Generic[T]):
     """One session of the pool, and the call group that uses it."""
 
-    def __init__(self, session: T, profile: SessionProfile, *, is_primary: bool = False) -> None:
+    def __init__(
+        self,
+        session: T,
+        profile: SessionProfile,
+        principal: str | None = None,
+        *,
+        is_primary: bool = False,
+    ) -> None:
         self.session = session
-        self.profile = profile  # the features that the session announced, and whose they are
+        self.profile = profile
         self.is_primary = is_primary
         self.call_group: object | None = None
-        # The principal whose calls occupy the session; None if calls of others may run in it
-        self.principal: str | None = None
+        # The principal for whose call it was opened; for the primary, the one whose turn it is
+        self.principal = principal
         self.call_count = 0
         self.idle_since = 0.0
-
-    def matches(self, group: object, profile: SessionProfile) -> bool:
-        """Return whether the session is meant for such calls.
-
-        The primary session serves all calls. If no features were announced in it, it serves only
-        clients without input capabilities.
-        """
-        if self.is_primary and group is not SHARED_GROUP:
-            return bool(self.profile.client_features) or group is NO_INPUT_GROUP
-        return self.profile == profile
-
-    def is_available_to(self, group: object, profile: SessionProfile) -> bool:
-        """Return whether a call group may use the session now."""
-        free = self.call_group is None or self.call_group is group
-        return free and self.matches(group, profile)
+        self.must_end = False
+        """Whether it ends with its last call."""
 
     @property
     def is_idle(self) -> bool:
         """Whether it is an extra session that no call uses."""
-        return not self.is_primary and self.call_group is None
+        return not self.is_primary and not self.call_count
 
-
-class _QueuedCall(NamedTuple):
-    call_group: object
-    profile: SessionProfile
-    start: StartInSession[Any]
-    principal: str | None
+    def is_available_to(self, call: PoolCall) -> bool:
+        """Return whether it is an extra session that a call may use now."""
+        if self.is_primary or self.must_end or self.profile != call.profile:
+            return False
+        return self.call_group is None or self.call_group is call.call_group
 
 
 class SessionPool(Generic[T]):
     """The sessions with one server."""
 
     def __init__(
-        self,
-        max_extra: int,
-        open_session: Callable[[SessionProfile], Awaitable[T]],
-        close_session: Callable[[T], Awaitable[None]],
-        idle_timeout: float = 60.0,
-        max_per_principal: int | None = None,
+        self, opener: SessionOpener[T], limits: PoolLimits, failures: OpeningFailures
     ) -> None:
-        """Start without sessions.
-
-        `max_extra` is how many may exist in addition to the primary one. A session is closed after
-        `idle_timeout` seconds without calls. Calls of one principal may occupy `max_per_principal`
-        sessions, None for all.
-        """
-        self._max_per_principal = max_per_principal
-        self._idle_timeout = idle_timeout
-        self._max_extra = max_extra
-        self._open_session = open_session
-        self._close_session = close_session
+        """Start without sessions."""
+        self._opener = opener
+        self._limits = limits
+        self._failures = failures
         self._sessions: list[PooledSession[T]] = []
-        self._queue: dict[PendingResult, _QueuedCall] = {}
-        self._opening: asyncio.Task[None] | None = None
-        self._pause_until = 0.0
+        # Whether requests of the server are known to belong to one call
+        self._has_streams = False
+        # The client that uses the primary session as its own, if the server may ask there
+        self._primary_owner: object | None = None
+        self._queue: dict[PendingResult, PoolCall] = {}
+        self._openings: dict[asyncio.Task[None], PoolCall] = {}
         self._idle_timer: asyncio.TimerHandle | None = None
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -155,140 +244,138 @@ class SessionPool(Generic[T]):
         return [pooled.session for pooled in self._sessions]
 
     def sessions_for(self, client: DownstreamClient) -> list[T]:
-        """Return the primary session and the sessions that belong to one client."""
-        return [
-            p.session for p in self._sessions if p.is_primary or p.profile.roots_owner is client
-        ]
+        """Return the primary session and the session that belongs to one client."""
+        return [p.session for p in self._sessions if p.is_primary or p.profile.owner is client]
 
     @property
     def extra_count(self) -> int:
         """How many sessions exist in addition to the primary one."""
         return sum(not pooled.is_primary for pooled in self._sessions)
 
-    def reconfigure(self, max_extra: int, max_per_principal: int | None = None) -> None:
-        """Change the number of extra sessions; idle ones above it are closed."""
-        self._max_extra, self._max_per_principal = max_extra, max_per_principal
-        while self.extra_count > max_extra and self._close_idle():
+    def reconfigure(self, limits: PoolLimits) -> None:
+        """Change the limits; idle sessions above them are closed."""
+        self._limits = limits
+        while self.extra_count > limits.max_extra and self._evict(None):
             pass
-        if self._queue:
-            self._start_queued()
+        self._start_queued()
+        self._close_expired()
 
-    def set_primary(self, session: T, profile: SessionProfile) -> None:
+    def set_primary(self, session: T, profile: SessionProfile, *, has_streams: bool) -> None:
         """Add the primary session."""
+        self._has_streams = has_streams
         self._sessions.insert(0, PooledSession(session, profile, is_primary=True))
 
-    def acquire(
-        self,
-        group: object,
-        profile: SessionProfile,
-        start: StartInSession[T],
-        *,
-        urgent: bool,
-        principal: str | None = None,
-    ) -> PendingResult:
-        """Start a call in a session that serves only its call group, now or later.
-
-        A group that has a session may use it for more calls unless others wait. An `urgent` call
-        never waits for that: the end of another call depends on it.
-        """
-        call = _QueuedCall(self._effective_group(group, profile), profile, start, principal)
+    def acquire(self, call: PoolCall) -> PendingResult:
+        """Start a call in a session where requests can only be for its client, now or later."""
         for pooled in list(self._sessions):
-            if self._is_available(pooled, call) and (
-                urgent or pooled.call_group is None or not self._queue
-            ):
-                try:
-                    return self._start_in(pooled, call)
-                except ConnectionLost:
-                    if pooled.is_primary:
-                        raise  # all other sessions end with the primary one
-                    self._remove(pooled)  # it had ended, so the call has not reached the server
-        if call.call_group is SHARED_GROUP and not self._may_open():
-            return self._start_in(self._sessions[0], call)
+            if not self._is_available(pooled, call):
+                continue
+            # A client that shares a session in turns yields to the queue.
+            if pooled.is_primary and pooled.call_count and self._queue and not call.is_urgent:
+                continue
+            try:
+                return self._start_in(pooled, call)
+            except ConnectionLost:
+                if pooled.is_primary:
+                    raise  # all other sessions end with the primary one
+                self._remove(pooled)  # it had ended, so the call has not reached the server
         answer = PendingResult()
         self._queue[answer] = call
         answer.add_callback(self._on_queued_done)
-        self._open_for_next()
+        self._open_for_queued()
         return answer
 
-    def _is_available(self, pooled: PooledSession[T], call: _QueuedCall) -> bool:
+    def _is_available(self, pooled: PooledSession[T], call: PoolCall) -> bool:
         """Return whether a call may use a session now."""
-        group = call.call_group
-        if not pooled.is_available_to(group, call.profile):
+        if not pooled.is_primary:
+            return pooled.is_available_to(call)
+        profile, features = call.profile, pooled.profile.client_features
+        if self._has_streams:
+            return pooled.profile == profile or not self._can_wait_for_session(call)
+        if not features:
+            # Its server can ask nothing, so it needs no turns.
+            return call.call_group is NO_INPUT_GROUP or not self._may_open
+        if pooled.call_group is not None and pooled.call_group is not call.call_group:
             return False
-        return pooled.call_group is group or not self._has_share(call)
+        if call.call_group is NO_INPUT_GROUP or not self._may_open:
+            return True
+        return self._primary_owner is None or self._primary_owner == profile.owner
 
-    def _has_share(self, call: _QueuedCall) -> bool:
-        """Return whether a call must wait until its principal occupies fewer sessions."""
-        if call.call_group in (SHARED_GROUP, NO_INPUT_GROUP) or self._max_per_principal is None:
+    @property
+    def _may_open(self) -> bool:
+        """Whether sessions may be opened at all."""
+        return self._limits.max_extra > 0 and not self._failures.is_paused
+
+    def _can_wait_for_session(self, call: PoolCall) -> bool:
+        """Return whether a session for a call is being opened, or may be."""
+        if not self._may_open:
             return False
-        return self._occupied_by(call.principal) >= self._max_per_principal
+        if any(opening.profile == call.profile for opening in self._openings.values()):
+            return True
+        return self._has_room or any(pooled.is_idle for pooled in self._sessions)
 
-    def _occupied_by(self, principal: str | None) -> int:
-        return sum(pooled.principal == principal for pooled in self._sessions)
+    @property
+    def _has_room(self) -> bool:
+        return self.extra_count + len(self._openings) < self._limits.max_extra
 
-    def _effective_group(self, group: object, profile: SessionProfile) -> object:
-        """Return the group of a call: without a session to match, no features are announced."""
-        if group is SHARED_GROUP or self._has_match(group, profile):
-            return group
-        paused = asyncio.get_running_loop().time() < self._pause_until
-        return NO_INPUT_GROUP if paused or not self._max_extra else group
-
-    def _has_match(self, group: object, profile: SessionProfile) -> bool:
-        return any(pooled.matches(group, profile) for pooled in self._sessions)
-
-    def _start_in(self, pooled: PooledSession[T], call: _QueuedCall) -> PendingResult:
+    def _start_in(self, pooled: PooledSession[T], call: PoolCall) -> PendingResult:
         running: PendingResult = as_pending(call.start(pooled.session))
         pooled.call_group = call.call_group
-        if call.call_group not in (SHARED_GROUP, NO_INPUT_GROUP):
+        if pooled.is_primary:
             pooled.principal = call.principal
+            if call.call_group not in (NO_INPUT_GROUP, SHARED_GROUP):
+                self._primary_owner = self._primary_owner or call.profile.owner
         pooled.call_count += 1
-        running.add_callback(lambda _: self._on_call_done(pooled))
+        running.add_callback(partial(self._on_call_done, pooled))
         return running
 
     def _on_queued_done(self, answer: PendingResult) -> None:
         if self._queue.pop(answer, None) is not None and isinstance(answer.error, TimeoutError):
             answer.error = PoolExhausted(POOL_EXHAUSTED_MESSAGE)
 
-    def _on_call_done(self, pooled: PooledSession[T]) -> None:
+    def _on_call_done(self, pooled: PooledSession[T], answer: PendingResult) -> None:
         pooled.call_count -= 1
+        if isinstance(pooled.profile.owner, StatelessOwner):
+            # A cancelled call may still ask something, and the next call is another client's.
+            was_cancelled = isinstance(answer.error, TimeoutError | asyncio.CancelledError)
+            pooled.must_end |= was_cancelled or self._opener.keeps_answers(pooled.session)
         if not pooled.call_count:
-            pooled.call_group = pooled.principal = None
+            pooled.call_group = None
             pooled.idle_since = asyncio.get_running_loop().time()
+            if pooled.is_primary:
+                pooled.principal = None
+            elif pooled.must_end:
+                self._remove(pooled)
             self._start_queued()
             self._close_expired()
 
-    def _start_queued(self) -> None:
-        following = self._next_queued()
-        if following and not self._has_match(following.call_group, following.profile):
-            # First, or another call would take the idle session that must make room for it.
-            self._open_for_next()
-        for answer, _ in self._queue_order():
-            waiting = self._queue.get(answer)
-            if waiting is not None and self._find_available(waiting) is not None:
-                self._start_one(answer, waiting)
-        if self._queue:
-            self._open_for_next()
+    # The queue
 
-    def _queue_order(self) -> list[tuple[PendingResult, _QueuedCall]]:
+    def _start_queued(self) -> None:
+        """Start the queued calls that have a session, and open sessions for the others."""
+        for answer, call in self._queue_order():
+            if answer in self._queue:
+                # A session is taken from later calls if it must make room for an earlier one.
+                if self._find_available(call) is not None:
+                    self._start_one(answer, call)
+                else:
+                    self._open_for_queued()
+
+    def _queue_order(self) -> list[tuple[PendingResult, PoolCall]]:
         """Return the queued calls; principals that occupy fewer sessions come first."""
-        occupied = Counter(pooled.principal for pooled in self._sessions)
+        if not self._queue:
+            return []
+        occupied = Counter(p.principal for p in self._sessions if p.call_count)
         return sorted(self._queue.items(), key=lambda item: occupied[item[1].principal])
 
-    def _next_queued(self) -> _QueuedCall | None:
-        """Return the queued call that gets the next session that is opened."""
-        return next((call for _, call in self._queue_order() if not self._has_share(call)), None)
+    def _find_available(self, call: PoolCall) -> PooledSession[T] | None:
+        return next((p for p in self._sessions if self._is_available(p, call)), None)
 
-    def _find_available(self, waiting: _QueuedCall) -> PooledSession[T] | None:
-        pooled = next((p for p in self._sessions if self._is_available(p, waiting)), None)
-        if pooled is None and waiting.call_group is SHARED_GROUP and not self._may_open():
-            return self._sessions[0]
-        return pooled
-
-    def _start_one(self, answer: PendingResult, waiting: _QueuedCall) -> None:
+    def _start_one(self, answer: PendingResult, call: PoolCall) -> None:
         del self._queue[answer]
-        while (pooled := self._find_available(waiting)) is not None:
+        while (pooled := self._find_available(call)) is not None:
             try:
-                running = self._start_in(pooled, waiting)
+                running = self._start_in(pooled, call)
             except Exception as error:
                 if pooled.is_primary or not isinstance(error, ConnectionLost):
                     answer.set_exception(error)
@@ -299,75 +386,95 @@ class SessionPool(Generic[T]):
                 answer.set_canceller(partial(_cancel_running, running))
                 running.add_callback(answer.copy_from)
                 return
-        self._queue = {answer: waiting, **self._queue}  # back to the front: it has waited longest
+        self._queue = {answer: call, **self._queue}  # back to the front: it has waited longest
+        self._open_for_queued()
+
+    def fail_queued(self, error: BaseException) -> None:
+        """Fail all queued calls."""
+        for answer in list(self._queue):
+            answer.set_exception(error)
 
     # Opening and closing
 
-    async def open_ahead(self, profile: SessionProfile) -> None:
-        """Open a session for a profile, unless one exists or the limit is reached.
-
-        A profile without a roots owner may be opened to list its features, even where only profiles
-        with an owner run calls.
-        """
-        while self._opening is not None:
-            await asyncio.wait({self._opening})
-        loop = asyncio.get_running_loop()
-        full = not self._sessions or len(self._sessions) > self._max_extra
-        if full or loop.time() < self._pause_until:
+    def _open_for_queued(self) -> None:
+        """Open a session for each queued client that needs one, as far as there is room."""
+        if not self._sessions or not self._may_open:
             return
-        features = profile.client_features
-        if not self._has_match(None, profile) and not any(
-            pooled.profile.client_features == features for pooled in self._sessions
-        ):
-            opening = self._opening = loop.create_task(self._open_pooled(profile))
-            await asyncio.wait({opening})
-
-    def _may_open(self) -> bool:
-        """Return whether one more session may be opened, now or after the one being opened."""
-        if not self._sessions or self._opening is not None:
-            return True
-        if asyncio.get_running_loop().time() < self._pause_until:
-            return False
-        return len(self._sessions) <= self._max_extra or any(p.is_idle for p in self._sessions)
-
-    def _open_for_next(self) -> None:
-        """Open a session for the queued call whose turn it is, if the limits allow."""
-        loop = asyncio.get_running_loop()
-        if self._opening is not None or not self._sessions or loop.time() < self._pause_until:
-            return
-        is_full = len(self._sessions) > self._max_extra
-        if is_full and not any(pooled.is_idle for pooled in self._sessions):
+        if not self._has_room and not any(pooled.is_idle for pooled in self._sessions):
             return  # before the search below, since every queued call comes here
-        following = self._next_queued()
-        if following is None:
-            return
-        while len(self._sessions) > self._max_extra:
-            if not self._close_idle():
-                return
-        self._opening = loop.create_task(self._open_pooled(following.profile))
+        opening = Counter(call.profile for call in self._openings.values())
+        seen: set[tuple[SessionProfile, object]] = set()
+        for _, call in self._queue_order():
+            key = call.profile, call.call_group
+            if key in seen:
+                continue  # calls of one group share the session
+            seen.add(key)
+            if opening[call.profile]:
+                opening[call.profile] -= 1
+            elif self._find_available(call) is None and self._make_room(call.principal):
+                self._openings[task := asyncio.create_task(self._open_pooled(call))] = call
+                task.add_done_callback(self._on_opening_done)
 
-    async def _open_pooled(self, profile: SessionProfile) -> None:
+    def _make_room(self, principal: str | None) -> bool:
+        """Return whether one more session may be opened, after evicting an idle one if needed."""
+        share = self._limits.max_per_principal
+        if share is not None:
+            owners = [p.principal for p in self._sessions if not p.is_primary]
+            owners += [call.principal for call in self._openings.values()]
+            if owners.count(principal) >= share:
+                return self._evict(principal)
+        while not self._has_room:  # there may be more than a lowered limit allows
+            if not self._evict(None):
+                return False
+        return True
+
+    def _evict(self, principal: str | None) -> bool:
+        """Close the least recently used idle session, of a principal if given."""
+        idle = [p for p in self._sessions if p.is_idle and principal in (None, p.principal)]
+        if not idle:
+            return False
+        pooled = min(idle, key=lambda each: each.idle_since)
+        self._remove(pooled)
+        if pooled.profile.owner is not None:
+            self._opener.on_evicted()
+        return True
+
+    async def _open_pooled(self, call: PoolCall) -> None:
         try:
-            pooled = PooledSession(await self._open_session(profile), profile)
-            pooled.idle_since = asyncio.get_running_loop().time()
-            self._sessions.append(pooled)
-        except Exception:
-            # Some servers can be started only once. Their queued calls then run as if their clients
-            # could answer no requests.
-            self._pause_until = asyncio.get_running_loop().time() + OPEN_RETRY_INTERVAL
-            for answer, waiting in self._queue.items():
-                group = self._effective_group(waiting.call_group, waiting.profile)
-                self._queue[answer] = waiting._replace(call_group=group)
-        finally:
-            self._opening = None
+            session = await self._opener.open(call.profile, call.client, self.discard)
+        except Exception as error:
+            self._failures.record_failure(str(error) or type(error).__name__)
+            return
+        self._failures.record_success()
+        pooled = PooledSession(session, call.profile, call.principal)
+        pooled.idle_since = asyncio.get_running_loop().time()
+        self._sessions.append(pooled)
+
+    def _on_opening_done(self, task: asyncio.Task[None]) -> None:
+        opened_for = self._openings.pop(task, None)
+        if opened_for is None:
+            return  # the pool is closed
+        # First, or its session could have to make room for a call that has waited longer.
+        for answer, call in list(self._queue.items()):
+            is_fit = call.profile == opened_for.profile and answer in self._queue
+            if is_fit and self._find_available(call) is not None:
+                self._start_one(answer, call)
         self._start_queued()
+        self._open_for_queued()
         self._close_expired()
 
-    def _close_idle(self) -> bool:
-        pooled = next((pooled for pooled in self._sessions if pooled.is_idle), None)
-        if pooled is not None:
-            self._remove(pooled)
-        return pooled is not None
+    def release(self, owner: object) -> None:
+        """Close the sessions of a client that has gone, once their calls have ended."""
+        if self._primary_owner == owner:
+            self._primary_owner = _GONE
+        for task, call in self._openings.items():
+            if call.profile.owner == owner:
+                task.cancel()
+        for pooled in [p for p in self._sessions if p.profile.owner == owner]:
+            pooled.must_end = True
+            if not pooled.call_count:
+                self._remove(pooled)
+        self._start_queued()
 
     def discard(self, session: T) -> None:
         """Remove a session that has ended; its calls have already failed."""
@@ -377,16 +484,16 @@ class SessionPool(Generic[T]):
                 break
 
     def _close_expired(self) -> None:
-        loop = asyncio.get_running_loop()
+        loop, timeout = asyncio.get_running_loop(), self._limits.idle_timeout
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
-        idle = [pooled for pooled in self._sessions if pooled.is_idle]
+        idle = [p for p in self._sessions if p.is_idle and not p.profile.is_kept]
         for pooled in idle:
-            if loop.time() - pooled.idle_since >= self._idle_timeout:
+            if loop.time() - pooled.idle_since >= timeout:
                 self._remove(pooled)
         if idle:
-            self._idle_timer = loop.call_later(self._idle_timeout, self._close_expired)
+            self._idle_timer = loop.call_later(timeout, self._close_expired)
 
     def _remove(self, pooled: PooledSession[T]) -> None:
         self._sessions.remove(pooled)
@@ -396,21 +503,16 @@ class SessionPool(Generic[T]):
 
     async def _close_quietly(self, session: T) -> None:
         with suppress(Exception):
-            await self._close_session(session)
-
-    def fail_queued(self, error: BaseException) -> None:
-        """Fail all queued calls."""
-        for answer in list(self._queue):
-            answer.set_exception(error)
+            await self._opener.close(session)
 
     async def aclose(self) -> None:
         """Close all sessions but the primary one, and fail the queued calls."""
         if self._idle_timer is not None:
             self._idle_timer.cancel()
-        if self._opening is not None:
-            self._opening.cancel()
-            await asyncio.gather(self._opening, return_exceptions=True)
-            self._opening = None  # a cancelled task that never ran would not clear it
+        openings, self._openings = list(self._openings), {}
+        for task in openings:
+            task.cancel()
+        await asyncio.gather(*openings, return_exceptions=True)
         self.fail_queued(SharedConnectionLost("it ended"))
         for pooled in list(self._sessions):
             if not pooled.is_primary:
@@ -419,143 +521,11 @@ class SessionPool(Generic[T]):
         await asyncio.gather(*self._closing)
 
 
+class PoolExhausted(ConnectionLost):
+    """The call waited too long for a session; the server is not to blame."""
+
+    peer_not_at_fault = True
+
+
 def _cancel_running(running: PendingResult, answer: PendingResult) -> None:
     running.cancel(answer.cancel_reason)
-
-
-class PrimarySession(Struct, frozen=True):
-    """The primary session with a server, and what is computed once for all its calls."""
-
-    backend: Backend
-    # The client features that it was told of; None if it sends no requests during calls
-    announced_features: frozenset[str] | None
-    # Whether each request that it sends is known to belong to one call
-    has_per_call_streams: bool
-    # Whether its requests could belong to any call. Calls that may get requests then run in other
-    # sessions.
-    has_ambiguous_requests: bool
-    # The revisions whose clients receive its results unchanged
-    passthrough_revisions: frozenset[Revision]
-
-
-def make_primary_session(backend: Backend) -> PrimarySession:
-    """Compute what holds for all calls of a session.
-
-    It stays the same in a renewed session, and in another revision of the same protocol.
-    """
-    announced, has_streams = backend.abilities.server_requests or (None, True)
-    return PrimarySession(
-        backend,
-        announced_features=announced,
-        has_per_call_streams=has_streams,
-        has_ambiguous_requests=bool(announced) and not has_streams,
-        passthrough_revisions=passthrough_revisions(backend.revision),
-    )
-
-
-class SecondaryListener(NamedTuple):
-    """Listens to a secondary session. Only the primary session reports changes of the backend."""
-
-    upstream: BackendListener
-    client_capabilities: dict[str, Any] | None
-    # The client that alone uses the session; None if several do
-    client: DownstreamClient | None = None
-
-    def on_features_changed(self, capability: str) -> None:
-        """Have the features listed again: some servers notify only the session that changed."""
-        self.upstream.on_features_changed(capability)
-
-    def on_session_renewed(self) -> None:
-        """Do nothing: this session has no subscriptions to restore."""
-
-    async def on_notification(self, method: str, params: Any) -> None:
-        """Pass on a notification that concerns no call."""
-        await self.upstream.on_notification(method, params)
-
-    async def on_request(self, method: str, params: Any, requester: Requester | None = None) -> Raw:
-        """Pass a request to the only client of the session; raises RpcError if unclear."""
-        if self.client is None:
-            raise RpcError.method_not_found(method)
-        return await self.client.send_request(method, params, requester)
-
-
-def needs_pooled_session(context: CallContext, primary: PrimarySession) -> bool:
-    """Return whether a call needs a session whose server knows this client's features.
-
-    Without per-call streams, that is the case if the server may send requests. With them, only
-    clients of the stateless protocol need one: their features were unknown when the primary session
-    began.
-    """
-    features, announced = context.caller.client_features, primary.announced_features
-    if announced is None or not context.method.may_request_input:
-        return False
-    if not (features or primary.has_ambiguous_requests):
-        return False
-    if not primary.has_per_call_streams:
-        return True
-    return features != announced and context.caller.revision.is_stateless
-
-
-def session_profile(context: CallContext) -> SessionProfile:
-    """Return the profile of the session that a call needs.
-
-    A server may keep the roots that it got, so a session with roots belongs to one client session.
-    In the stateless protocol, all requests of one principal share it.
-    """
-    caller = context.caller
-    if "roots" not in caller.client_features:
-        return SessionProfile(caller.client_features)
-    owner = caller.principal.id if caller.revision.is_stateless else context.client.call_group
-    return SessionProfile(caller.client_features, owner)
-
-
-def is_url_elicitation(context: CallContext, error: BaseException) -> bool:
-    """Return whether an error asks a client of the stateless protocol to open a URL."""
-    if not isinstance(error, RpcError) or error.code != URL_ELICITATION_REQUIRED:
-        return False
-    return context.method.may_request_input and context.caller.revision.is_stateless
-
-
-class GatedFeatures:
-    """The features that a backend offers only to clients with certain capabilities.
-
-    Some servers offer more features to clients that can answer requests. The gateway has one
-    catalogue for all clients, so all of them get these features in lists. The server refuses
-    calls of clients that cannot use them.
-    """
-
-    def __init__(self) -> None:
-        self.client_feature_sets: set[frozenset[str]] = set()
-        self._features: dict[frozenset[str], tuple[Feature, ...]] = {}
-
-    async def load(self, client_features: frozenset[str], backend: Backend, timeout: float) -> None:
-        """List the features of a session opened for these client features; raises ConnectionLost.
-
-        A session whose lists cannot be read is still usable. On ConnectionLost or cancellation, the
-        session is closed.
-        """
-        try:
-            with suppress(RpcError, ValueError, TimeoutError):
-                async with asyncio.timeout(timeout):
-                    self.store(client_features, (await backend.list_features()).features)
-        except BaseException:
-            await backend.aclose()
-            raise
-
-    def store(self, client_features: frozenset[str], features: tuple[Feature, ...]) -> None:
-        """Remember the features that clients with these features are offered."""
-        self._features[client_features] = features
-
-    def stored(self) -> Mapping[frozenset[str], tuple[Feature, ...]]:
-        """Return what was remembered for each set of client features."""
-        return self._features
-
-    def merge(self, features: tuple[Feature, ...]) -> tuple[Feature, ...]:
-        """Return the given features, followed by the gated ones that are not among them."""
-        if not self._features:
-            return features
-        merged = {(feature.kind, feature.key): feature for feature in features}
-        for gated in self._features.values():
-            for feature in gated:
-                merged.setdefault((feature.kind, feature.key), feature)
-        return tuple(merged.values())

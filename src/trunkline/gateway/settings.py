@@ -88,7 +88,7 @@ class UpstreamSettings(NamedTuple):
     start_timeout: float = 60.0
     max_restarts: int | None = None
     max_in_flight: int = 64
-    max_sessions: int = 4
+    max_sessions: int = 16
     max_queue: int = 1024
     """How many calls may wait, beyond those in flight."""
     breaker_threshold: int = 5
@@ -97,15 +97,15 @@ class UpstreamSettings(NamedTuple):
     max_in_flight_per_principal: int | None = None
     """How many calls in flight one principal may have; None for all."""
     max_sessions_per_principal: int | None = None
-    """How many sessions the calls of one principal may occupy, the primary one included; None for
-    all.
-    """
+    """How many of `max_sessions` may belong to one principal; None for all."""
     normalises_schemas: bool = False
     """Whether clients get the schemas of its tools in a form that strict clients can read."""
     snapshot_key: str = ""
     """A digest of the server's configuration, under which its listing is stored; "" for no
     snapshot.
     """
+    session_idle: float = 1800.0
+    """After how many seconds without calls a session ends that belongs to no client session."""
     healthy_uptime: float = HEALTHY_UPTIME
     """After how many seconds up the back-off starts anew; no configuration sets it."""
 
@@ -145,6 +145,8 @@ class UpstreamSnapshot(NamedTuple):
     error: str | None
     retry_in: float | None
     extra_sessions: int = 0
+    single_session: str | None = None
+    """Why all clients share one session with the server; None if they need not."""
     waiting: int = 0
     """How many of the calls in flight wait for a slot."""
     refused: int = 0

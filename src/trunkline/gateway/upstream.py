@@ -28,6 +28,7 @@ from msgspec import UnsetType
 from trunkline.gateway.backend import (
     Backend,
     BackendListener,
+    BackendOwner,
     ConnectBackend,
     UnusableBackend,
 )
@@ -38,20 +39,19 @@ from trunkline.gateway.concurrency import (
     QUEUE_FULL_RETRY_AFTER,
     UpstreamQueue,
 )
+from trunkline.gateway.events import SessionEvicted, SessionSharing
 from trunkline.gateway.health import CircuitBreaker, CircuitOpen, HealthCheck
-from trunkline.gateway.server_listing import ServerListing
-from trunkline.gateway.session_pool import (
-    NO_INPUT_GROUP,
-    SHARED_GROUP,
+from trunkline.gateway.secondary_sessions import (
+    ALL_CLIENT_FEATURES,
     PrimarySession,
-    SecondaryListener,
-    SessionPool,
-    SessionProfile,
+    SecondarySessions,
     is_url_elicitation,
     make_primary_session,
     needs_pooled_session,
     session_profile,
 )
+from trunkline.gateway.server_listing import ServerListing
+from trunkline.gateway.session_pool import NO_INPUT_GROUP, SHARED_GROUP, PoolCall, SessionProfile
 from trunkline.gateway.settings import (
     CIRCUIT_STATES,
     UpstreamSettings,
@@ -61,7 +61,6 @@ from trunkline.gateway.settings import (
 from trunkline.gateway.start_waits import StartWaits
 from trunkline.gateway.upstream_subscriptions import UpstreamSubscriptions
 from trunkline.jsonrpc import UNSET, ConnectionLost, PendingResult, Raw, RpcError, from_raw
-from trunkline.mcp.capabilities import features_to_capabilities
 from trunkline.mcp.compat import adapt_error, adapt_result
 from trunkline.mcp.errors import ErrorKind, gateway_error
 from trunkline.mcp.identity import Caller
@@ -121,17 +120,18 @@ class Upstream:
         self._idle = asyncio.Event()
         self._idle.set()
         self.queue = self._new_queue(settings)
-        self._pool = self._new_pool()
+        # Called with events about its sessions
+        self.emit: Callable[[SessionEvicted | SessionSharing], None] = _ignore_event
+        self._secondary = SecondarySessions(
+            self, self._connect_secondary, self.listed.gated_features
+        )
+        self._pool = self._secondary.new_pool()
         self._background_tasks: set[asyncio.Task[None]] = set()
-        # The features that are offered only to clients with certain capabilities
-        self.gated_features = self.listed.gated_features
         self._start_waits = StartWaits()
         self.subscriptions = UpstreamSubscriptions(settings.timeout)
         breaker = Breaker(settings.breaker_threshold, settings.breaker_recovery)
-        self.circuit_breaker = CircuitBreaker(breaker, self._on_circuit_changed)
-        self._health_check = HealthCheck(
-            settings.ping_interval, self.circuit_breaker, lambda: self.busy
-        )
+        circuit = self.circuit_breaker = CircuitBreaker(breaker, self._on_circuit_changed)
+        self._health_check = HealthCheck(settings.ping_interval, circuit, lambda: self.busy)
 
     @property
     def name(self) -> str:
@@ -150,22 +150,29 @@ class Upstream:
             self.settings.normalises_schemas,
         )
 
+    def set_listing_slots(self, slots: asyncio.Semaphore) -> None:
+        """Share the number of sessions that are opened only to list features."""
+        self._secondary.listing_slots = slots
+
     def is_listed_for(self, client_features: frozenset[str]) -> bool:
         """Return whether nothing more is expected soon for the lists of such clients."""
-        if self.listed.is_known_for(client_features):
+        if self.listed.is_known_for(client_features and ALL_CLIENT_FEATURES):
             return True
         return self.has_been_tried and self._primary is None
 
     def add_client_features(self, client_features: frozenset[str]) -> None:
-        """List what the server offers to clients with these features, now or once it is ready."""
-        if client_features not in self.gated_features.client_feature_sets:
-            self.listed.add_client_features(client_features)
+        """List what the server offers to clients that it may ask, now or once it is ready."""
+        if client_features and not self.listed.gated_features.client_feature_sets:
+            self.listed.add_client_features(ALL_CLIENT_FEATURES)
             if self._primary is not None:
-                self._start_task(self._list_gated(client_features))
+                self._start_task(self.list_gated_features())
 
-    async def _list_gated(self, client_features: frozenset[str]) -> None:
-        await self.probe_gated_features(client_features)
-        self.listed.set_gated_known(client_features)
+    async def list_gated_features(self) -> None:
+        """List what the server offers to clients that it may ask, unless that is known."""
+        primary = self._primary
+        if primary is not None and not self.listed.has_stored_gated(ALL_CLIENT_FEATURES):
+            await self._secondary.probe_gated_features(primary)
+        self.listed.set_gated_known(ALL_CLIENT_FEATURES)
         self._on_changed(frozenset())
 
     @property
@@ -210,6 +217,7 @@ class Upstream:
             error=error,
             retry_in=retry_in,
             extra_sessions=self._pool.extra_count,
+            single_session=self._single_session,
             waiting=self.queue.waiting_count,
             refused=self.queue.refused_count,
             skipped=self.listed.current.skipped,
@@ -225,7 +233,7 @@ class Upstream:
             settings.max_in_flight_per_principal,
             settings.max_timeout,
         )
-        self._pool.reconfigure(settings.max_sessions, settings.max_sessions_per_principal)
+        self._pool.reconfigure(self._secondary.limits)
         self.subscriptions.reconfigure(settings.timeout)
         self.circuit_breaker.breaker.reconfigure(
             settings.breaker_threshold, settings.breaker_recovery
@@ -327,10 +335,11 @@ class Upstream:
             self.circuit_breaker.probe_now()
             primary = self._primary = make_primary_session(self.backend)
             profile = SessionProfile(primary.announced_features or frozenset())
-            self._pool.set_primary(self.backend, profile)
+            has_streams = primary.has_per_call_streams
+            self._pool.set_primary(self.backend, profile, has_streams=has_streams)
             self._set_state(UpstreamState.READY)
-            for client_features in self.gated_features.client_feature_sets:
-                self._start_task(self._list_gated(client_features))
+            if self.listed.gated_features.client_feature_sets:
+                self._start_task(self.list_gated_features())
             syncing = asyncio.create_task(self.subscriptions.sync_loop(self.backend))
             pinging = asyncio.create_task(self._health_check.run(self.backend))
             try:
@@ -340,6 +349,7 @@ class Upstream:
                 pinging.cancel()
                 await asyncio.gather(syncing, pinging, return_exceptions=True)
             self.error = "it ended"
+            self._secondary.note_primary_ended()
         except TimeoutError:
             self.error = f"it did not start within {self.settings.start_timeout:g} s"
         except Exception as error:
@@ -398,7 +408,7 @@ class Upstream:
             return
         # The last known features stay listed, but nothing more is known of them.
         self.listed.forget_details()
-        pool, self._pool = self._pool, self._new_pool()
+        pool, self._pool = self._pool, self._secondary.new_pool()
         closing = asyncio.gather(pool.aclose(), backend.aclose(), return_exceptions=True)
         try:
             await asyncio.wait({closing})
@@ -406,6 +416,7 @@ class Upstream:
             for task in self._background_tasks:
                 task.cancel()  # their sessions have been closed
             await asyncio.gather(closing, *self._background_tasks, return_exceptions=True)
+            await self._secondary.aclose()
 
     def _set_state(self, state: UpstreamState) -> None:
         self.state = state
@@ -435,36 +446,27 @@ class Upstream:
 
     # Secondary sessions
 
-    def _new_pool(self) -> SessionPool[Backend]:
-        return SessionPool(
-            self.settings.max_sessions,
-            self._open_session,
-            _close_session,
-            max_per_principal=self.settings.max_sessions_per_principal,
-        )
+    @property
+    def _single_session(self) -> str | None:
+        reason = self._secondary.failures.reason
+        return None if reason is None else self._mask(reason)
 
-    async def _open_session(self, profile: SessionProfile) -> Backend:
-        pool = self._pool
-        async with asyncio.timeout(self.settings.start_timeout):
-            client = None if isinstance(profile.roots_owner, str) else profile.roots_owner
-            backend = await self._connect(
-                SecondaryListener(self, features_to_capabilities(profile.client_features), client)
-            )
-        self._start_task(self._close_when_ended(backend, pool))
-        await self.gated_features.load(
-            profile.client_features, backend, self.settings.start_timeout
-        )
+    async def _connect_secondary(self, owner: BackendOwner) -> Backend:
+        return await self._connect(owner)  # it may have changed since the upstream was created
+
+    def on_session_listed(self) -> None:
+        """Publish the features that a secondary session may have added."""
         self._on_changed(frozenset())
-        return backend
 
-    async def probe_gated_features(self, client_features: frozenset[str]) -> None:
-        """List what the server offers to clients with these features, if that may be more."""
-        primary = self._primary
-        # A primary session with announced features has listed the gated ones already.
-        if primary is not None and not (primary.announced_features or primary.has_per_call_streams):
-            await self._pool.open_ahead(SessionProfile(client_features))
-        else:
-            self.gated_features.store(client_features, ())
+    def emit_session_event(self, event: SessionEvicted | SessionSharing) -> None:
+        """Emit what operators should know of the sessions, without secrets."""
+        if isinstance(event, SessionSharing):
+            event = SessionSharing(event.backend, self._single_session)
+        self.emit(event)
+
+    def release_client(self, client: DownstreamClient) -> None:
+        """Close the session that belongs to a client that has gone."""
+        self._pool.release(client)
 
     def sessions_for(self, client: DownstreamClient) -> list[Backend]:
         """Return the sessions that concern a client: the primary one and its own."""
@@ -473,12 +475,6 @@ class Upstream:
     def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
         self._background_tasks.add(task := asyncio.create_task(work))
         task.add_done_callback(self._background_tasks.discard)
-
-    async def _close_when_ended(self, backend: Backend, pool: SessionPool[Backend]) -> None:
-        await backend.wait_ended()
-        pool.discard(backend)
-        with suppress(Exception):
-            await backend.aclose()
 
     # BackendOwner
 
@@ -557,19 +553,21 @@ class Upstream:
         except CircuitOpen as error:
             raise self._client_error(error, revision, revision) from None
 
-    def _call_in_pool(self, context: CallContext, permit: int, shared: bool) -> PendingResult:
+    def _call_in_pool(self, context: CallContext, permit: int, has_streams: bool) -> PendingResult:
         """Make a call in a session where no other client's requests can be mistaken for its own."""
-        profile, client = session_profile(context), context.client
-        start = partial(self._start_in_session, context, permit)
-        if shared:
-            return self._pool.acquire(SHARED_GROUP, profile, start, urgent=True)
-        group = client.call_group if profile.client_features else NO_INPUT_GROUP
+        profile, client = session_profile(context, has_streams=has_streams), context.client
+        group: object = client.call_group
+        if profile.owner is None:
+            group = SHARED_GROUP if has_streams else NO_INPUT_GROUP
         return self._pool.acquire(
-            group,
-            profile,
-            start,
-            urgent=client.has_pending_requests,
-            principal=context.caller.principal.id,
+            PoolCall(
+                group,
+                profile,
+                partial(self._start_in_session, context, permit),
+                client,
+                context.caller.principal.id,
+                client.has_pending_requests,
+            )
         )
 
     def _start_in_session(
@@ -705,5 +703,4 @@ def _json_or_unset(data: bytes) -> bytes | UnsetType:
     return data
 
 
-async def _close_session(backend: Backend) -> None:
-    await backend.aclose()
+def _ignore_event(event: SessionEvicted | SessionSharing) -> None: ...

@@ -99,6 +99,8 @@ class Method(Struct, frozen=True, eq=False):
     """Whether it starts a session, and so belongs to none."""
     opens_stream: bool = False
     """Whether it opens a stream of notifications, and is answered when that ends."""
+    is_answer_kept: bool = False
+    """Whether servers may keep the answer for later calls, so that it must be the same client's."""
     has_progress_token: bool = False
     """Whether `params.progressToken` says which request it is about."""
     is_log_message: bool = False
@@ -197,7 +199,7 @@ CLIENT_NOTIFICATIONS = _table(
 # The requests that a server may send.
 SERVER_REQUESTS = _table(
     Method("ping", LOCAL, _SESSION, result=EMPTY, precedes_session=True),
-    Method("roots/list", TO_CALLER, _ALL, "roots"),
+    Method("roots/list", TO_CALLER, _ALL, "roots", is_answer_kept=True),
     Method(
         "sampling/createMessage",
         TO_CALLER,

@@ -30,6 +30,8 @@ from trunkline.gateway.events import (
     GatewayEvent,
     KillSwitchChanged,
     LimitReached,
+    SessionEvicted,
+    SessionSharing,
     SkippedFeatures,
     UncheckedTool,
     brief_call,
@@ -127,7 +129,19 @@ def event_line(event: GatewayEvent) -> LogLine:
         reasons = [clean_text(reason) for reason in event.reasons]
         fields = {"backend": event.backend, "reasons": reasons}
         return LogLine("warning", "features_skipped", text, fields)
+    if isinstance(event, SessionEvicted | SessionSharing):
+        return _session_line(event, text)
     return _incident_line(event, text)
+
+
+def _session_line(event: SessionEvicted | SessionSharing, text: str) -> LogLine:
+    if isinstance(event, SessionEvicted):
+        fields = {"backend": event.backend, "max_sessions": event.max_sessions}
+        return LogLine("warning", "session_evicted", text, fields)
+    if event.reason is None:
+        return LogLine("info", "session_sharing", text, {"backend": event.backend})
+    fields = {"backend": event.backend, "reason": clean_text(event.reason)}
+    return LogLine("warning", "session_sharing", text, fields)
 
 
 def _call_line(event: CallSummary) -> LogLine:
