@@ -21,6 +21,7 @@ from tests.http.test_listener import another_certificate
 from trunkline.app.application import App, AuthReloader
 from trunkline.app.reload import ConfigReloader, ReloadResult, ReloadTimings
 from trunkline.config import Config, HttpSettings, load_config
+from trunkline.gateway.enforcement import EnforcementChain
 from trunkline.gateway.events import ConfigReloaded, GatewayEvent
 from trunkline.gateway.upstream import UpstreamState
 from trunkline.jsonrpc import Raw
@@ -471,6 +472,23 @@ async def test_a_reload_applies_new_policy_rules_to_lists(tmp_path: Path) -> Non
         outcome = await harness.reload("[[policy]]\nallow = 5\n", OPERATOR)
         assert outcome.problem
         assert b"me__status" not in listed()
+
+
+async def test_a_comment_above_a_rule_changes_its_line_and_nothing_else(tmp_path: Path) -> None:
+    rule = "[[policy]]\ndeny = '*__pause'\n"
+    harness = AppHarness(tmp_path, rule, OPERATOR)
+    async with harness.app.running():
+        await harness.app.gateway.registry.wait_complete()
+        changes: list[object] = []
+        harness.app.gateway.registry.add_listener(changes.append)
+        result = await harness.reload("# Why this rule is here\n", rule, OPERATOR)
+        assert not result.is_notable
+        assert changes == []
+        policy = harness.app.gateway.pipeline.enforcer
+        assert isinstance(policy, EnforcementChain)
+        assert policy.policy_enforcer is not None
+        (applied,) = policy.policy_enforcer.policy.rules
+        assert applied.location == "policy[0] (some.toml:3)"
 
 
 async def test_a_reload_applies_audit_options_but_postpones_the_audit_url(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from trunkline.jsonrpc import Raw, RpcError
 from trunkline.mcp.features import FeatureKind
 from trunkline.routing.catalog import CatalogEntry
 
-ROLES = PolicySettings(roles=(RoleSettings(name="dev", permissions=("*",), line=1),))
+ROLES = PolicySettings(roles=(RoleSettings(name="dev", permissions=("*",)),))
 UNCHECKED = Config(gateway=GatewaySettings(check_arguments="off"))
 
 

@@ -6,12 +6,17 @@ from trunkline.app.build import build_policy
 from trunkline.config import Config, load_config
 from trunkline.mcp.features import FeatureKind
 from trunkline.routing.conditions import Condition
-from trunkline.routing.policy import Role, Rule
+from trunkline.routing.policy import Role, RoleEntry, Rule
 
 TEXT = """[roles.dev]
 permissions = ["tools.execute"]
-denied_tools = ["fs__delete_*"]
+allowed_tools = ["fs__*"]
+denied_tools = [
+    "fs__delete_*",
+    "*__drop",
+]
 
+# A comment above a rule does not count.
 [[policy]]
 deny = "fs__write_*"
 roles = ["dev"]
@@ -36,13 +41,23 @@ def test_every_key_of_the_file_reaches_the_policy(tmp_path: Path) -> None:
     file.write_text(TEXT, encoding="utf-8")
     policy = build_policy(load_config(file, {}))
     assert policy.roles == {
-        "dev": Role(frozenset({"tools.execute"}), ("fs__delete_*",), "trunkline.toml:1")
+        "dev": Role(
+            frozenset({"tools.execute"}),
+            ("fs__delete_*", "*__drop"),
+            ("fs__*",),
+            {
+                RoleEntry("permissions", "tools.execute"): "trunkline.toml:2",
+                RoleEntry("allowed_tools", "fs__*"): "trunkline.toml:3",
+                RoleEntry("denied_tools", "fs__delete_*"): "trunkline.toml:5",
+                RoleEntry("denied_tools", "*__drop"): "trunkline.toml:6",
+            },
+        )
     }
     assert policy.rules == (
         Rule(
             False,
             ("fs__write_*",),
-            "policy[0] (trunkline.toml:5)",
+            "policy[0] (trunkline.toml:10)",
             roles=("dev",),
             condition=Condition("args.path.startsWith('/etc')"),
             message="Write below /data instead.",
@@ -50,7 +65,7 @@ def test_every_key_of_the_file_reaches_the_policy(tmp_path: Path) -> None:
         Rule(
             True,
             ("fs__*", "file:*"),
-            "policy[1] (trunkline.toml:11)",
+            "policy[1] (trunkline.toml:16)",
             subjects=("anna",),
             clients=("claude",),
             backends=("fs",),

@@ -60,3 +60,27 @@ def test_invalid_key_commands_are_reported_with_the_reason(tmp_path: Path) -> No
     result = run("key", "list", "--config", config(tmp_path, ""))
     assert (result.exit_code, "accepts no keys" in result.stderr) == (1, True)
     assert 'add "api_key" to mode' in result.stderr
+
+
+ROLES = '[roles.dev]\npermissions = ["*"]\n[[policy]]\nallow = "*"\nroles = ["guest"]\n'
+
+
+def test_a_key_with_an_unknown_role_is_created_with_a_warning(tmp_path: Path) -> None:
+    file = config(tmp_path, AUTH, ROLES)
+    result = run("key", "add", "ci", "--role", "dve", "--role", "dev", "--config", file)
+    assert (result.exit_code, result.stdout.startswith("tlk_")) == (0, True)
+    (warning,) = [each for each in result.stderr.splitlines() if "warning" in each]
+    assert warning == ('warning: there is no role "dve" in the configuration; did you mean "dev"?')
+    result = run("key", "add", "b", "--role", "guest", "--role", "x", "--config", file)
+    assert 'no role "x" in the configuration; roles are dev, guest\n' in result.stderr
+    report = run("check", "--config", file)
+    assert report.exit_code == 0
+    assert 'note: key ci: there is no role "dve" in the configuration' in report.stdout
+    assert '"dev"?' in report.stdout
+    run("key", "revoke", "ci", "--config", file)
+    assert "dve" not in run("check", "--config", file).stdout
+
+
+def test_without_roles_in_the_configuration_every_role_is_accepted(tmp_path: Path) -> None:
+    file = config(tmp_path, AUTH)
+    assert "warning" not in run("key", "add", "ci", "--role", "x", "--config", file).stderr

@@ -33,6 +33,7 @@ def test_every_key_of_the_tables_is_loaded(tmp_path: Path) -> None:
         tmp_path,
         """[roles.dev]
 permissions = ["tools.execute", "prompts.read"]
+allowed_tools = ["fs__*"]
 denied_tools = ["fs__delete_*"]
 
 [roles."a role"]
@@ -56,10 +57,10 @@ annotations = { readOnlyHint = true, destructiveHint = false }
         RoleSettings(
             name="dev",
             permissions=("tools.execute", "prompts.read"),
+            allowed_tools=("fs__*",),
             denied_tools=("fs__delete_*",),
-            line=1,
         ),
-        RoleSettings(name="a role", line=5),
+        RoleSettings(name="a role"),
     )
     first, second = found.rules
     assert first == RuleSettings(
@@ -67,13 +68,20 @@ annotations = { readOnlyHint = true, destructiveHint = false }
         roles=("dev",),
         when="args.path.startsWith('/etc')",
         message="Write below /data instead.",
-        line=7,
     )
     assert first.patterns == ("fs__write_*",)
     assert first.required_annotations == ()
     assert second.patterns == ("fs__*", "file:///docs/*")
     assert second.required_annotations == (("readOnlyHint", True), ("destructiveHint", False))
-    assert (second.line, second.kinds, second.servers) == (13, ("tool", "resource"), ("fs",))
+    assert (second.kinds, second.servers) == (("tool", "resource"), ("fs",))
+    assert found.lines == {
+        ("policy", 0): 8,
+        ("policy", 1): 14,
+        ("roles", "dev", "permissions", 0): 2,
+        ("roles", "dev", "permissions", 1): 2,
+        ("roles", "dev", "allowed_tools", 0): 3,
+        ("roles", "dev", "denied_tools", 0): 4,
+    }
 
 
 RULE = '[[policy]]\nallow = "*"\n'

@@ -17,7 +17,7 @@ from trunkline.mcp.http_headers import HeaderCheck
 from trunkline.mcp.identity import Principal
 from trunkline.mcp.params import Params
 from trunkline.routing.conditions import Condition
-from trunkline.routing.policy import Policy, Role, Rule
+from trunkline.routing.policy import Policy, Role, RoleEntry, Rule
 from trunkline.routing.visibility import Visibility
 
 DEV, OPS = Principal("anna", roles=("dev",)), Principal("otto", roles=("ops",))
@@ -33,7 +33,11 @@ def deny(*patterns: str, **more: Any) -> Rule:
 
 ROLES = {
     "ops": Role(frozenset({"*"})),
-    "dev": Role(frozenset({"*"}), ("fs__delete_*",), "trunkline.toml:3"),
+    "dev": Role(
+        frozenset({"*"}),
+        ("fs__delete_*",),
+        locations={RoleEntry("denied_tools", "fs__delete_*"): "trunkline.toml:3"},
+    ),
     "viewer": Role(frozenset({"tools.read"})),
 }
 

@@ -18,6 +18,7 @@ from trunkline.routing.policy import (
     PolicyOutcome,
     PolicyResult,
     Role,
+    RoleEntry,
     Rule,
     Subject,
     Target,
@@ -26,7 +27,7 @@ from trunkline.routing.policy import (
 ALLOW, DENY, HIDDEN = PolicyOutcome.ALLOW, PolicyOutcome.DENY, PolicyOutcome.HIDDEN
 ANNA = Subject(("dev",), "anna", "claude-code")
 READ = Target(FeatureKind.TOOL, "fs__read", "fs")
-ADMIN = Role(frozenset({"*"}), location="t.toml:1")
+ADMIN = Role(frozenset({"*"}), locations={RoleEntry("permissions", "*"): "t.toml:1"})
 
 
 def allow(*patterns: str, **more: Any) -> Rule:
@@ -248,11 +249,25 @@ def test_the_variables_of_a_policy_are_known() -> None:
 
 ROLES = {
     "admin": ADMIN,
-    "dev": Role(frozenset({"tools.execute"}), ("fs__delete_*",), "t.toml:7"),
+    "dev": Role(
+        frozenset({"tools.execute"}),
+        ("fs__delete_*",),
+        locations={
+            RoleEntry("permissions", "tools.execute"): "t.toml:7",
+            RoleEntry("denied_tools", "fs__delete_*"): "t.toml:8",
+        },
+    ),
     "viewer": Role(frozenset({"tools.read"})),
     "reader": Role(frozenset({"prompts.read", "resources.read"})),
     "none": Role(),
     "careful": Role(frozenset({"*"}), ("*__delete_*",)),
+    "writer": Role(
+        allowed=("fs__write", "fs__read"),
+        locations={RoleEntry("allowed_tools", "fs__read"): "t.toml:9"},
+    ),
+    "gitter": Role(frozenset({"*"}), allowed=("git__*",)),
+    "curious": Role(frozenset({"tools.read"}), allowed=("git__*",)),
+    "idle": Role(frozenset({"tools.execute", "prompts.read"}), allowed=()),
 }
 
 
@@ -269,6 +284,11 @@ ROLES = {
         ("", HIDDEN, HIDDEN, HIDDEN),
         ("unknown viewer reader", DENY, ALLOW, ALLOW),
         ("viewer dev", ALLOW, HIDDEN, HIDDEN),
+        ("writer", ALLOW, HIDDEN, HIDDEN),
+        ("gitter", HIDDEN, ALLOW, ALLOW),
+        ("gitter dev", ALLOW, ALLOW, ALLOW),
+        ("curious", DENY, HIDDEN, HIDDEN),
+        ("idle", HIDDEN, ALLOW, HIDDEN),
         ("Admin", HIDDEN, HIDDEN, HIDDEN),
     ],
 )
@@ -304,7 +324,8 @@ def test_the_permission_that_decided_is_named() -> None:
     assert rule("admin") == "role admin: * (t.toml:1)"
     assert rule("dev") == "role dev: tools.execute (t.toml:7)"
     assert rule("viewer") == "role viewer: tools.read"
-    assert rule("dev", READ._replace(name="fs__delete_x")) == "role dev: denied_tools (t.toml:7)"
+    assert rule("writer") == "role writer: allowed_tools (t.toml:9)"
+    assert rule("dev", READ._replace(name="fs__delete_x")) == "role dev: denied_tools (t.toml:8)"
 
 
 def test_rules_go_before_the_permissions_of_roles() -> None:

@@ -19,7 +19,7 @@ from trunkline.auth.claims import AuthenticationError, ClaimsValidator
 from trunkline.auth.key_sets import FileKeySet, KeySource, RemoteKeySet, SharedSecret, read_key_set
 from trunkline.auth.signatures import secret_key
 from trunkline.auth.tokens import JwtVerifier, TokenVerifier
-from trunkline.config import AuthSettings, HttpSettings, JwtSettings
+from trunkline.config import AuthSettings, Config, HttpSettings, JwtSettings
 from trunkline.files import WritableByOthers
 from trunkline.mcp.identity import Principal
 
@@ -109,6 +109,26 @@ def examine_keys(auth: AuthSettings | None) -> tuple[KeyMaterial, ...]:
             location = redact_uri(auth.jwt.jwks_url)
             found.append(KeyMaterial("auth.jwt.jwks_url", location, True, detail))
     return tuple(found)
+
+
+def find_role_warnings(config: Config) -> tuple[str, ...]:
+    """Return a warning for each role of a valid key that the configuration does not know."""
+    auth = config.auth
+    if auth is None or auth.api_keys is None:
+        return ()
+    try:
+        records = read_key_file(auth.api_keys)
+    except KeyFileError:
+        return ()  # examine_keys reports it
+    now, owners = time.time(), dict[str, str]()
+    for record in records:
+        if record.state(now) == "good":
+            owners |= {role: record.id for role in record.roles if role not in owners}
+    return tuple(
+        f"key {owner}: {warning}"
+        for role, owner in owners.items()
+        for warning in config.policy.role_warnings((role,))
+    )
 
 
 def _examine_key_file(path: Path) -> KeyMaterial:

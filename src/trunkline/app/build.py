@@ -41,6 +41,7 @@ from trunkline.config import (
     ServerSettings,
     SubjectLimitTable,
 )
+from trunkline.documents.errors import KeyPath
 from trunkline.endpoints.auth import EndpointSettings
 from trunkline.gateway.backend import Backend, BackendOwner, ConnectBackend, UnusableBackend
 from trunkline.gateway.concurrency import fair_share
@@ -80,7 +81,7 @@ from trunkline.mcp.features import KIND_NAMES, FeatureKind
 from trunkline.routing.conditions import Condition
 from trunkline.routing.kill_switch import SWITCH_ALL, KillSwitch, SwitchKind
 from trunkline.routing.limits import Limit, LimitStore, LimitTables, MemoryLimitStore
-from trunkline.routing.policy import Policy, Role, Rule
+from trunkline.routing.policy import Policy, Role, RoleEntry, RoleEntryKey, Rule
 from trunkline.routing.schema_validation import ArgumentMode
 from trunkline.routing.visibility import Visibility, VisibilityPolicy
 from trunkline.stdio.child import ChildProcess
@@ -557,19 +558,35 @@ def build_policy(config: Config) -> Policy:
     """Return the roles and rules of the configuration."""
     settings = config.policy
     file = config.source.name if config.source else "configuration"
-    rules = [_build_rule(rule, index, file) for index, rule in enumerate(settings.rules)]
-    return Policy(rules, {role.name: _build_role(role, file) for role in settings.roles})
+    places = {path: f"{file}:{line}" for path, line in settings.lines.items()}
+    rules = [
+        _build_rule(rule, f"policy[{index}] ({places.get(('policy', index), file)})")
+        for index, rule in enumerate(settings.rules)
+    ]
+    return Policy(rules, {role.name: _build_role(role, places) for role in settings.roles})
 
 
-def _build_role(role: RoleSettings, file: str) -> Role:
-    return Role(frozenset(role.permissions), role.denied_tools, f"{file}:{role.line}")
+def _build_role(role: RoleSettings, places: Mapping[KeyPath, str]) -> Role:
+    entries: dict[RoleEntryKey, tuple[str, ...]] = {
+        "permissions": role.permissions,
+        "allowed_tools": role.allowed_tools or (),
+        "denied_tools": role.denied_tools,
+    }
+    locations = {
+        RoleEntry(key, text): place
+        for key, texts in entries.items()
+        for number, text in enumerate(texts)
+        if (place := places.get(("roles", role.name, key, number))) is not None
+    }
+    permissions = frozenset(role.permissions)
+    return Role(permissions, role.denied_tools, role.allowed_tools, locations)
 
 
-def _build_rule(rule: RuleSettings, index: int, file: str) -> Rule:
+def _build_rule(rule: RuleSettings, location: str) -> Rule:
     return Rule(
         allows=rule.allow is not None,
         patterns=rule.patterns,
-        location=f"policy[{index}] ({file}:{rule.line})",
+        location=location,
         roles=rule.roles or (),
         subjects=rule.subjects or (),
         clients=rule.clients or (),

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from trunkline.app.auth import KeyMaterial, examine_keys
+from trunkline.app.auth import KeyMaterial, examine_keys, find_role_warnings
 from trunkline.app.build import argument_modes, normalises_schemas
 from trunkline.app.control import ServerStatus, server_statuses
 from trunkline.cli.locations import choose_config, describe_source
@@ -114,7 +114,7 @@ async def check_servers(config: Config, timeout: float | None = None) -> CheckRe
         tuple(map(_collision_json, catalog.collisions)),
         _unchecked_tools(config, catalog),
         _odd_schemas(config, catalog),
-        config.notes,
+        (*config.notes, *find_role_warnings(config)),
     )
 
 

@@ -333,10 +333,15 @@ def explain(
         str, typer.Argument(metavar="TOOL", help="The tool, as `trunkline tools` shows it.")
     ],
     *,
-    subject: Annotated[str, typer.Option("--as", metavar="SUBJECT", help="The caller.")],
+    subject: Annotated[
+        str,
+        typer.Option("--as", metavar="NAME", help="The caller: a subject, or the name of a key."),
+    ],
     role: Annotated[
         list[str] | None,
-        typer.Option(metavar="ROLE", help="A role of the caller; may be repeated."),
+        typer.Option(
+            metavar="ROLE", help="A role of the caller; may be repeated. Default: those of its key."
+        ),
     ] = None,
     client: Annotated[
         str, typer.Option(metavar="NAME", help="The name of the caller's client.")

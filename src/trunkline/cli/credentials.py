@@ -23,14 +23,15 @@ from trunkline.cli.output import (
     print_table,
 )
 from trunkline.cli.times import parse_duration, parse_end_time
-from trunkline.config import AuthSettings
+from trunkline.config import AuthSettings, Config
 
 
 def run_key_add(
     option: Path | None, name: str, roles: tuple[str, ...], subject: str | None, expires: str | None
 ) -> None:
     """Create a key and print it; only its digest is stored."""
-    path = _key_file(option)
+    config = choose_config(option)
+    path = _key_file(config)
     try:
         end = None if expires is None else parse_end_time(expires, time.time())
     except ValueError as error:
@@ -44,11 +45,16 @@ def run_key_add(
     print_message(
         f"trunkline: {path} has the digest of key {name!r}; the key itself is not shown again"
     )
+    _print_role_warnings(config, roles)
+
+
+def _print_role_warnings(config: Config, roles: tuple[str, ...]) -> None:
+    print_message(*(f"warning: {each}" for each in config.policy.role_warnings(roles)))
 
 
 def run_key_revoke(option: Path | None, name: str) -> None:
     """Revoke a key; running gateways notice within two seconds."""
-    path = _key_file(option)
+    path = _key_file(choose_config(option))
     try:
         record = revoke_key(path, name)
     except (OSError, KeyFileError) as error:
@@ -61,7 +67,7 @@ def run_key_revoke(option: Path | None, name: str) -> None:
 def run_key_list(option: Path | None, as_json: bool) -> None:
     """Print all keys, without their secrets."""
     try:
-        records = read_key_file(_key_file(option))
+        records = read_key_file(_key_file(choose_config(option)))
     except KeyFileError as error:
         fail(EXIT_FAILURE, str(error))
     now = time.time()
@@ -94,8 +100,8 @@ def _format_day(when: datetime | None) -> str:
     return "" if when is None else f"{when:%Y-%m-%d %H:%M}"
 
 
-def _key_file(option: Path | None) -> Path:
-    auth = choose_config(option).auth
+def _key_file(config: Config) -> Path:
+    auth = config.auth
     if auth is None or auth.api_keys is None:
         fail(EXIT_FAILURE, 'the configuration accepts no keys; add "api_key" to mode in [auth]')
     return auth.api_keys
@@ -112,7 +118,8 @@ def run_token_mint(
     scopes: tuple[str, ...],
 ) -> None:
     """Print a token signed with the configured secret."""
-    auth = choose_config(option).auth
+    config = choose_config(option)
+    auth = config.auth
     jwt = auth.jwt if auth is not None else None
     if auth is None or jwt is None:
         fail(EXIT_FAILURE, "the configuration accepts no tokens; set secret_env in [auth.jwt]")
@@ -133,6 +140,7 @@ def run_token_mint(
     print_message(
         f"trunkline: for {subject}, valid for {lifetime}; its holder can act as {subject}"
     )
+    _print_role_warnings(config, roles)
 
 
 def run_token_inspect(option: Path | None, token: str | None, as_json: bool) -> None:

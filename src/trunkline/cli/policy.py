@@ -8,6 +8,7 @@ annotations, or the owner of a name without a unique prefix.
 """
 
 import asyncio
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -15,6 +16,7 @@ from typing import NamedTuple, NoReturn
 from msgspec import Struct
 
 from trunkline.app.build import build_policy
+from trunkline.auth.api_keys import KeyFileError, read_key_file
 from trunkline.cli.locations import choose_config
 from trunkline.cli.output import (
     EXIT_FAILURE,
@@ -166,6 +168,9 @@ class Explanation(Struct, frozen=True, kw_only=True):
     tool: str
     server: str | None
     servers_started: bool
+    roles: tuple[str, ...]
+    # What may be wrong with the caller, such as an unknown role.
+    notes: tuple[str, ...]
 
 
 class HypotheticalCall(NamedTuple):
@@ -182,6 +187,8 @@ def run_explain(
 ) -> None:
     """Print what the policy says about a call, and why."""
     config = choose_config(option)
+    call, notes = _with_key_roles(call, config)
+    notes += config.policy.role_warnings(call.caller.roles)
     policy = build_policy(config)
     owner = server_for_name(config, call.name)
     started = not is_decidable_by_name(policy, call.kind, owner)
@@ -190,7 +197,7 @@ def run_explain(
         target = asyncio.run(_look_up_target(config, call, timeout))
     else:
         target = Target(call.kind, call.name, owner or "")
-    answer = explain_call(policy, call, target, started)
+    answer = explain_call(policy, call, target, started, notes)
     if as_json:
         print_json(answer)
     else:
@@ -213,8 +220,39 @@ def parse_hypothetical_call(
     )
 
 
+def _with_key_roles(
+    call: HypotheticalCall, config: Config
+) -> tuple[HypotheticalCall, tuple[str, ...]]:
+    """Return the call with the roles of its caller's API key, unless roles were given, and notes.
+
+    Exits with 2 if the keys of the subject have different roles.
+    """
+    name, auth = call.caller.subject, config.auth
+    if call.caller.roles or auth is None or auth.api_keys is None:
+        return call, ()
+    try:
+        records = read_key_file(auth.api_keys)
+    except KeyFileError as error:
+        return call, (f"the roles of {name} are not known: {error}",)
+    now = time.time()
+    good = [record for record in records if record.state(now) == "good"]
+    # The name of a key is unique; a subject may have several keys.
+    found = [each for each in good if each.id == name] or [s for s in good if s.subject == name]
+    if not found:
+        return call, (f"no valid key is named {name} or belongs to {name}; --role sets roles",)
+    if len({record.roles for record in found}) > 1:
+        keys = ", ".join(f"{each.id} ({', '.join(each.roles)})" for each in found)
+        fail(EXIT_USAGE, f"--as: the keys of {name} have different roles: {keys}; name a key")
+    caller = Subject(found[0].roles, found[0].subject, call.caller.client)
+    return call._replace(caller=caller), ()
+
+
 def explain_call(
-    policy: Policy, call: HypotheticalCall, target: Target, started: bool
+    policy: Policy,
+    call: HypotheticalCall,
+    target: Target,
+    started: bool,
+    notes: tuple[str, ...] = (),
 ) -> Explanation:
     """Return what the policy says about a call."""
     decision = policy.evaluate(call.caller, target)
@@ -236,6 +274,8 @@ def explain_call(
         tool=target.name,
         server=target.backend or None,
         servers_started=started,
+        roles=call.caller.roles,
+        notes=notes,
     )
 
 
@@ -286,3 +326,4 @@ def _print_explanation(answer: Explanation, call: HypotheticalCall) -> None:
         print_lines(f"servers: started; {answer.server} offers it")
     else:
         print_lines("servers: not started; whether the tool exists was not checked")
+    print_message(*(f"note: {note}" for note in answer.notes))

@@ -14,6 +14,7 @@ Invariants:
 4. Conditions are compiled with the file; mistakes have line and column.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -251,6 +252,10 @@ class RoleTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         tuple[Permission, ...],
         Meta(description="What the role permits; nothing unless set."),
     ] = ()
+    allowed_tools: Annotated[
+        tuple[FeaturePattern, ...] | None,
+        Meta(description="The only tools that the role may call; by permissions unless set."),
+    ] = None
     denied_tools: Annotated[
         tuple[FeaturePattern, ...],
         Meta(description="Tools that are always hidden from the role."),
@@ -299,16 +304,13 @@ class RuleTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class RoleSettings(RoleTable, frozen=True, kw_only=True):
-    """A role and its line."""
+    """A role and its name."""
 
     name: str
-    line: int
 
 
 class RuleSettings(RuleTable, frozen=True, kw_only=True):
-    """A rule and its line."""
-
-    line: int
+    """A rule, as the gateway uses it."""
 
     @property
     def patterns(self) -> tuple[str, ...]:
@@ -323,10 +325,30 @@ class RuleSettings(RuleTable, frozen=True, kw_only=True):
 
 
 class PolicySettings(Struct, frozen=True, kw_only=True):
-    """The roles and rules of the file."""
+    """The roles and rules of the file, with their lines by path."""
 
     roles: tuple[RoleSettings, ...] = ()
     rules: tuple[RuleSettings, ...] = ()
+    # Apart from the rules: an added comment moves lines, but is no change of the policy.
+    lines: dict[tuple[str | int, ...], int] = field(default_factory=dict[KeyPath, int])
+
+    def role_warnings(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return a warning for each role that has no table and is in no rule.
+
+        If there is neither, roles decide nothing, and there are no warnings.
+        """
+        named = (name for rule in self.rules for name in rule.roles or ())
+        known = dict.fromkeys((*(role.name for role in self.roles), *named))
+        return tuple(
+            f"there is no role {quote(name)} in the configuration; {_role_fix(name, known)}"
+            for name in dict.fromkeys(names)
+            if known and name not in known
+        )
+
+
+def _role_fix(name: str, known: Iterable[str]) -> str:
+    other = closest_match(name, known, cutoff=0.6)  # short names: dve, dev
+    return f"did you mean {quote(other)}?" if other else f"roles are {', '.join(known)}"
 
 
 RolesField = Annotated[dict[RoleName, RoleTable], Meta(description="Roles, by name.")]
@@ -350,17 +372,17 @@ def check_policy(tree: Table, report: ErrorCollector) -> None:
 
 
 def resolve_policy(tree: Table, _: ResolveContext, report: ErrorCollector) -> Table:
-    """Return roles and rules with their lines."""
-
-    def with_line(path: KeyPath, value: object, **more: str) -> Table:
-        return (as_table(value) or {}) | more | {"line": report.locator.find_key(path).line}
-
-    roles = get_table(tree, "roles").items()
+    """Return roles and rules, and the lines of each rule and of each entry of a role."""
+    roles, rules = get_table(tree, "roles"), _rule_tables(tree)
+    paths: list[KeyPath] = [("policy", number) for number in range(len(rules))]
+    for name, role in roles.items():
+        for key, values in (as_table(role) or {}).items():
+            entries = cast("list[object]", values) if isinstance(values, list) else []
+            paths += [("roles", name, key, number) for number in range(len(entries))]
     return {
-        "roles": [with_line(("roles", name), value, name=name) for name, value in roles],
-        "rules": [
-            with_line(("policy", number), rule) for number, rule in enumerate(_rule_tables(tree))
-        ],
+        "roles": [(as_table(value) or {}) | {"name": name} for name, value in roles.items()],
+        "rules": rules,
+        "lines": {path: report.locator.find_key(path).line for path in paths},
     }
 
 

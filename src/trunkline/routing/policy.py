@@ -5,7 +5,7 @@
 
     1. `denied_tools` of any of the caller's roles   hides, before any rule
     2. the rules, in order                           the first that matches decides
-    3. the permissions of the caller's roles         one permission suffices
+    3. `allowed_tools` and permissions of the roles  one of them suffices
     4. otherwise                                     hidden
 
 It is pure, and knows callers and catalogue entries only as Subject and Target.
@@ -32,9 +32,10 @@ from trunkline.routing.conditions import (
     StrictArguments,
     TooExpensive,
 )
-from trunkline.routing.naming import matches_any_pattern
+from trunkline.routing.naming import matches_any_pattern, matches_pattern
 
 Permission = Literal["*", "tools.read", "tools.execute", "prompts.read", "resources.read"]
+RoleEntryKey = Literal["permissions", "allowed_tools", "denied_tools"]
 
 # The kinds that are called with arguments.
 KINDS_WITH_ARGUMENTS = frozenset((FeatureKind.TOOL, FeatureKind.PROMPT))
@@ -94,19 +95,50 @@ class Target(NamedTuple):
     hints: Mapping[str, bool] = DEFAULT_HINTS
 
 
+class RoleEntry(NamedTuple):
+    """A permission or a pattern of a role, with its key in the role's table."""
+
+    key: RoleEntryKey
+    text: str
+
+
 class Role(NamedTuple):
     """The permissions of a role."""
 
     permissions: frozenset[Permission] = frozenset()
     denied: tuple[str, ...] = ()
     """Patterns of the tools that the role may not even see."""
-    location: str = ""
+    allowed: tuple[str, ...] | None = None
+    """Patterns of the only tools that the role may call; None if its permissions decide."""
+    locations: Mapping[RoleEntry, str] = {}  # immutable: the default is shared
+    """Where the configuration has each entry."""
 
-    def permits(self, permission: Permission) -> bool:
-        """Return whether the role has a permission. Permission to execute includes reading."""
-        found = self.permissions
-        executes = permission == "tools.read" and "tools.execute" in found
-        return executes or permission in found or "*" in found
+    def denying_entry(self, target: Target) -> RoleEntry | None:
+        """Return the entry that hides a feature from the role, None if there is none."""
+        return _matching_entry("denied_tools", self.denied, target)
+
+    def allowing_entry(self, target: Target) -> RoleEntry | None:
+        """Return the entry that lets the role use a feature, None if there is none."""
+        if self.allowed is not None and target.kind is FeatureKind.TOOL:
+            return _matching_entry("allowed_tools", self.allowed, target)
+        needed = _REQUIRED_PERMISSIONS[target.kind]
+        found = next((each for each in (needed, "*") if each in self.permissions), None)
+        return None if found is None else RoleEntry("permissions", found)
+
+    def listing_entry(self, target: Target) -> RoleEntry | None:
+        """Return the entry that lets the role see a feature that it may not use."""
+        reads = target.kind is FeatureKind.TOOL and "tools.read" in self.permissions
+        return RoleEntry("permissions", "tools.read") if reads else None
+
+
+def _matching_entry(
+    key: RoleEntryKey, patterns: tuple[str, ...], target: Target
+) -> RoleEntry | None:
+    """Return the first pattern that matches a tool."""
+    if target.kind is not FeatureKind.TOOL:
+        return None
+    found = (each for each in patterns if matches_pattern(each, target.name))
+    return next((RoleEntry(key, each) for each in found), None)
 
 
 class Rule(NamedTuple):
@@ -241,26 +273,24 @@ class Policy:
         return _make_decision(self._permitted(subject, target), conditional, facts)
 
     def _denied(self, subject: Subject, target: Target) -> PolicyResult | None:
-        for name in subject.roles if target.kind is FeatureKind.TOOL else ():
-            role = self.roles.get(name)
-            if role is not None and matches_any_pattern(role.denied, target.name):
-                return PolicyResult(
-                    PolicyOutcome.HIDDEN, _describe_role(name, "denied_tools", role)
-                )
+        for name, role in self._roles_of(subject):
+            if (entry := role.denying_entry(target)) is not None:
+                return PolicyResult(PolicyOutcome.HIDDEN, _describe_entry(name, entry, role))
         return None
 
     def _permitted(self, subject: Subject, target: Target) -> PolicyResult:
-        """Apply the permissions of the caller's roles, when no rule has decided."""
-        roles = [(name, self.roles[name]) for name in subject.roles if name in self.roles]
-        needed = _REQUIRED_PERMISSIONS[target.kind]
+        """Apply what the caller's roles allow, when no rule has decided."""
+        roles = self._roles_of(subject)
         for name, role in roles:
-            if role.permits(needed):
-                grant = needed if needed in role.permissions else "*"
-                return PolicyResult(PolicyOutcome.ALLOW, _describe_role(name, grant, role))
+            if (entry := role.allowing_entry(target)) is not None:
+                return PolicyResult(PolicyOutcome.ALLOW, _describe_entry(name, entry, role))
         for name, role in roles:
-            if target.kind is FeatureKind.TOOL and role.permits("tools.read"):
-                return PolicyResult(PolicyOutcome.DENY, _describe_role(name, "tools.read", role))
+            if (entry := role.listing_entry(target)) is not None:
+                return PolicyResult(PolicyOutcome.DENY, _describe_entry(name, entry, role))
         return PolicyResult(PolicyOutcome.HIDDEN, NO_RULE_REASON)
+
+    def _roles_of(self, subject: Subject) -> list[tuple[str, Role]]:
+        return [(name, self.roles[name]) for name in subject.roles if name in self.roles]
 
 
 def _needs_arguments(rule: Rule, target: Target) -> bool:
@@ -306,5 +336,7 @@ def _facts(subject: Subject, target: Target) -> dict[str, Any]:
     }
 
 
-def _describe_role(name: str, grant: str, role: Role) -> str:
-    return f"role {name}: {grant}{role.location and f' ({role.location})'}"
+def _describe_entry(role_name: str, entry: RoleEntry, role: Role) -> str:
+    what = entry.text if entry.key == "permissions" else entry.key
+    location = role.locations.get(entry)
+    return f"role {role_name}: {what}{f' ({location})' if location else ''}"
