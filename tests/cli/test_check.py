@@ -146,6 +146,16 @@ def test_check_waits_no_longer_than_the_timeout(tmp_path: Path) -> None:
     assert "it was not ready within 0.3 s" in result.stdout
 
 
+def test_the_notes_of_an_invalid_configuration_are_printed_too(tmp_path: Path) -> None:
+    text = "[roles.dev]\npermissions = 1\n[limits.roles]\ndve = 5\n"
+    result = run("check", "--config", config(tmp_path, text))
+    assert result.exit_code == 2
+    error, note = result.stderr.splitlines()
+    assert "some.toml:2: roles.dev.permissions: expected a list" in error
+    assert note.startswith("trunkline: note: ")
+    assert note.endswith('4: limits.roles.dve: there is no [roles."dve"]; did you mean "dev"?')
+
+
 @pytest.mark.parametrize("command", ["check", "tools", "call x"])
 def test_an_invalid_configuration_exits_with_two(command: str, tmp_path: Path) -> None:
     result = run(*command.split(), "--config", config(tmp_path, "nonsense = 1\nmore = 2"))

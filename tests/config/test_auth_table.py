@@ -229,6 +229,18 @@ def test_keys_may_be_fetched_unencrypted_from_loopback(tmp_path: Path, host: str
     assert load_auth(tmp_path, text).jwt is not None
 
 
+def test_a_misspelt_mode_hides_no_mistake_in_a_table(tmp_path: Path) -> None:
+    for mode in ('"jwtt"', '["jwtt"]', '["api_key", "jwtt"]'):
+        text = f'[http]\nlisten = "0.0.0.0:80"\n[auth]\nmode = {mode}\n[auth.jwt]\n'
+        found = [error.split(": ")[1:] for error in errors_of(tmp_path, text)]
+        assert [path.partition("[")[0] for path, *_ in found] == [
+            "auth.mode",
+            "auth.jwt",
+            "auth.jwt",
+            "auth.jwt",
+        ]
+
+
 def test_the_modes_default_to_the_configured_tables() -> None:
     assert auth_modes({}) == ()
     assert auth_modes({"api_keys": {}, "jwt": {}}) == ("jwt", "api_key")

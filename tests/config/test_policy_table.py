@@ -152,8 +152,47 @@ def test_a_type_error_in_one_rule_does_not_hide_errors_in_others(tmp_path: Path)
     assert [error.split(": ")[1] for error in found] == ['roles.""', "policy[0].alow", "policy[1]"]
 
 
+def test_a_mistake_in_one_key_of_a_rule_hides_none_in_another(tmp_path: Path) -> None:
+    found = errors_of(
+        tmp_path,
+        """[[policy]]
+servers = ["nope", 5, "a b"]
+kinds = ["tols"]
+when = "1 +"
+message = 5
+[roles.dev]
+permissions = ["tools.exec"]
+denied_tools = ["a b"]
+[limits.roles]
+dve = 5
+dev = { rpm = 0, x = 1 }""",
+    )
+    assert [error.split(": ")[:2] for error in found] == [
+        ["1", "policy[0]"],
+        ["2", "policy[0].servers[1]"],
+        ["2", "policy[0].servers[2]"],
+        ["2", "policy[0].servers[0]"],
+        ["3", "policy[0].kinds[0]"],
+        ["4", "policy[0].when"],
+        ["5", "policy[0].message"],
+        ["7", "roles.dev.permissions[0]"],
+        ["8", "roles.dev.denied_tools[0]"],
+        ["11", "limits.roles.dev.rpm"],
+        ["11", "limits.roles.dev.x"],
+    ]
+
+
+def test_notes_come_with_the_errors(tmp_path: Path) -> None:
+    with pytest.raises(ConfigErrors) as raised:
+        load(tmp_path, f'{RULE}roles = ["dve"]\n[roles.dev]\npermissions = 1')
+    (note,) = raised.value.notes
+    assert 'policy[0].roles[0]: there is no [roles."dve"]' in note
+
+
 def test_an_undefined_role_is_noted_if_any_role_is_defined(tmp_path: Path) -> None:
     rule = f'{RULE}roles = ["dve", "dev"]'
     (note,) = load(tmp_path, f"{rule}\n[roles.dev]").notes
-    assert 'there is no [roles."dve"]; check its spelling' in note
+    assert 'there is no [roles."dve"]; did you mean "dev"?' in note
+    (note,) = load(tmp_path, "[limits.roles]\nguests = 5\ndev = 5\n[roles.dev]").notes
+    assert '2: limits.roles.guests: there is no [roles."guests"]; check its spelling' in note
     assert load(tmp_path, rule).notes == ()

@@ -109,6 +109,12 @@ def test_an_error_is_reported_with_its_line_and_remedy(
     assert "s3cret" not in str(raised.value)
 
 
+def test_an_invalid_address_hides_no_mistake_in_the_path(tmp_path: Path) -> None:
+    with pytest.raises(ConfigErrors) as raised:
+        load(tmp_path, '[metrics]\nlisten = "x"\npath = "/mcp"\n')
+    assert [error.key for error in raised.value.errors] == ["metrics.listen", "metrics.path"]
+
+
 def test_metrics_on_a_network_address_require_a_token(tmp_path: Path) -> None:
     found = load(tmp_path, '[metrics]\nlisten = "0.0.0.0:9201"\ntoken_env = "TOKEN"')
     assert found.metrics.listen == "0.0.0.0:9201"

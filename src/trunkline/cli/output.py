@@ -32,8 +32,8 @@ def fail(code: int, *lines: str) -> NoReturn:
 
 
 def fail_config(errors: ConfigErrors, code: int = EXIT_USAGE) -> NoReturn:
-    """Print all errors of a file, each with its line, and exit."""
-    fail(code, *map(str, errors.errors))
+    """Print all errors of a file, each with its line, then the notes, and exit."""
+    fail(code, *map(str, errors.errors), *(f"note: {note}" for note in errors.notes))
 
 
 def count_text(count: int, noun: str) -> str:

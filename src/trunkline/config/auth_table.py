@@ -167,13 +167,17 @@ class AuthSettings(Struct, frozen=True, kw_only=True):
 
 
 def auth_modes(table: Table) -> tuple[str, ...]:
-    """Return the accepted credentials: `mode`, or else those that have a table."""
-    mode = table.get("mode")
-    if isinstance(mode, list):
-        return tuple(map(str, cast("list[object]", mode)))
+    """Return the accepted credentials: `mode`, or else those that have a table.
+
+    If a word in `mode` is misspelt, it may mean any of the tables: these are checked as well.
+    """
+    mode, tabled = table.get("mode"), [m for m, key in _MODE_TABLES.items() if key in table]
     if mode is None:
-        return tuple(mode for mode, key in _MODE_TABLES.items() if key in table)
-    return (mode,) if mode in ("jwt", "api_key") else ()
+        return tuple(tabled)
+    words = cast("list[object]", mode) if isinstance(mode, list) else [mode]
+    known = [each for each in _MODE_TABLES if each in words]
+    is_misspelt = any(each not in (*_MODE_TABLES, "none") for each in words)
+    return tuple(dict.fromkeys((*known, *tabled))) if is_misspelt else tuple(known)
 
 
 def check_auth(tree: Table, report: ErrorCollector) -> None:

@@ -14,6 +14,7 @@ Invariants:
 4. Conditions are compiled with the file; mistakes have line and column.
 """
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -114,6 +115,8 @@ def _listed_names(table: Table, key: str) -> list[object]:
 
 
 _MAX_COUNT = 1_000_000_000
+# Names of roles are short: `dve` differs from `dev` in a third of its characters.
+_ROLE_CUTOFF = 0.6
 
 LimitPattern = Annotated[
     str, text_format(WILDCARD_PATTERN, "a name, with * and ? for what may vary", 128)
@@ -195,13 +198,24 @@ class LimitsSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def check_limits(tree: Table, report: ErrorCollector) -> None:
-    """Report limits of unknown servers; values of wrong type are skipped."""
-    known = get_table(tree, "servers")
-    for name in get_table(get_table(tree, "limits"), "servers"):
-        if name not in known and not set(name) & set("*?"):
+    """Report limits of unknown servers, and note those of unknown roles."""
+    servers, limits = get_table(tree, "servers"), get_table(tree, "limits")
+    for name in get_table(limits, "servers"):
+        if name not in servers and not set(name) & set("*?"):
             report.add_error(
                 ("limits", "servers", name), "there is no server with this name", "correct it"
             )
+    for name in get_table(limits, "roles"):
+        _check_role_name(name, ("limits", "roles", name), tree, report)
+
+
+def _check_role_name(name: str, path: KeyPath, tree: Table, report: ErrorCollector) -> None:
+    """Note a role without a table. Without any role tables, every role of a token is valid."""
+    roles = get_table(tree, "roles")
+    if roles and name not in roles:
+        other = closest_match(name, roles, cutoff=_ROLE_CUTOFF)
+        fix = f"did you mean {quote(other)}?" if other else "check its spelling"
+        report.add_note(path, f"there is no [roles.{quote(name)}]", fix)
 
 
 _NAME_PATTERN = r"^\S[^\x00-\x1f]*$"
@@ -347,7 +361,7 @@ class PolicySettings(Struct, frozen=True, kw_only=True):
 
 
 def _role_fix(name: str, known: Iterable[str]) -> str:
-    other = closest_match(name, known, cutoff=0.6)  # short names: dve, dev
+    other = closest_match(name, known, cutoff=_ROLE_CUTOFF)
     return f"did you mean {quote(other)}?" if other else f"roles are {', '.join(known)}"
 
 
@@ -362,13 +376,10 @@ RulesField = Annotated[
 
 
 def check_policy(tree: Table, report: ErrorCollector) -> None:
-    """Report inconsistent rules; those with values of wrong type are skipped."""
+    """Report inconsistent rules; values of wrong type are skipped, one by one."""
     for number, value in enumerate(_rule_tables(tree)):
-        try:
-            rule = msgspec.convert(value, RuleTable)
-        except msgspec.ValidationError:
-            continue
-        _check_rule(rule, ("policy", number), tree, report)
+        if (rule := as_table(value)) is not None:
+            _check_rule(rule, ("policy", number), tree, report)
 
 
 def resolve_policy(tree: Table, _: ResolveContext, report: ErrorCollector) -> Table:
@@ -391,41 +402,66 @@ def _rule_tables(tree: Table) -> list[Any]:
     return cast("list[Any]", found) if isinstance(found, list) else []
 
 
-def _check_rule(rule: RuleTable, path: KeyPath, tree: Table, report: ErrorCollector) -> None:
-    servers, roles = get_table(tree, "servers"), get_table(tree, "roles")
-    if (rule.allow is None) == (rule.deny is None):
-        found = "it has neither" if rule.allow is None else "it has both"
-        report.add_error(
-            path, f"expected either allow or deny: {found}", 'write allow = "…" or deny = "…"'
-        )
-    if rule.message is not None and rule.allow is not None:
-        report.add_error((*path, "message"), "the rule allows", "leave it out, or write deny")
-    for number, server in enumerate(rule.servers or ()):
-        if server not in servers:
+def _check_rule(rule: Table, path: KeyPath, tree: Table, report: ErrorCollector) -> None:
+    """Check a rule as it was read: a mistake in one key hides none in another."""
+    _check_rule_effect(rule, path, report)
+    servers = get_table(tree, "servers")
+    for number, server in _listed_texts(rule, "servers"):
+        if server not in servers and _SERVER_NAME.fullmatch(server):  # others were reported
             other = closest_match(server, servers)
             fix = f'did you mean "{other}"?' if other else "name one of [servers.NAME]"
             report.add_error((*path, "servers", number), f"there is no server {quote(server)}", fix)
-    # Without role tables every role of a token is valid.
-    for number, name in enumerate((rule.roles or ()) if roles else ()):
-        if name not in roles:
-            at = (*path, "roles", number)
-            report.add_note(at, f"there is no [roles.{quote(name)}]", "check its spelling")
-    if rule.annotations and rule.kinds is not None and "tool" not in rule.kinds:
+    for number, name in _listed_texts(rule, "roles"):
+        _check_role_name(name, (*path, "roles", number), tree, report)
+    kinds = [kind for _, kind in _listed_texts(rule, "kinds")]
+    if rule.get("annotations") and kinds and all(kind in _OTHER_KINDS for kind in kinds):
         error = "only tools have annotations, and the rule is about other kinds"
         report.add_error((*path, "annotations"), error, 'leave it out, or add "tool" to kinds')
-    if rule.when is not None:
-        try:
-            # Compiled only to report mistakes with the file; app.build compiles it for use.
-            Condition(rule.when)
-        except ConditionError as error:
-            place = f"in line {error.line}, column {error.column} of the condition"
-            report.add_error(
-                (*path, "when"), f"{error.reason}, {place}", "see the reference for conditions"
-            )
-        except ConditionsUnavailable as error:
-            fix = "install it: pip install 'trunkline[conditions]', or remove the condition"
-            report.add_error((*path, "when"), str(error), fix)
+    if isinstance(condition := rule.get("when"), str) and _is_valid_text(condition):
+        _check_condition(condition, (*path, "when"), report)
 
+
+def _check_rule_effect(rule: Table, path: KeyPath, report: ErrorCollector) -> None:
+    """Report a rule that does not either allow or deny."""
+    is_misspelt = any(
+        closest_match(key, _EFFECTS) for key in rule if key not in RuleTable.__struct_fields__
+    )
+    given = [key for key in _EFFECTS if key in rule]
+    if len(given) != 1 and not (is_misspelt and not given):
+        found = "it has both" if given else "it has neither"
+        report.add_error(
+            path, f"expected either allow or deny: {found}", 'write allow = "…" or deny = "…"'
+        )
+    if "message" in rule and "allow" in given:
+        report.add_error((*path, "message"), "the rule allows", "leave it out, or write deny")
+
+
+def _check_condition(text: str, path: KeyPath, report: ErrorCollector) -> None:
+    try:
+        # Compiled only to report mistakes with the file; app.build compiles it for use.
+        Condition(text)
+    except ConditionError as error:
+        place = f"in line {error.line}, column {error.column} of the condition"
+        report.add_error(path, f"{error.reason}, {place}", "see the reference for conditions")
+    except ConditionsUnavailable as error:
+        fix = "install it: pip install 'trunkline[conditions]', or remove the condition"
+        report.add_error(path, str(error), fix)
+
+
+def _listed_texts(table: Table, key: str) -> list[tuple[int, str]]:
+    """Return the texts of a list that are not blank, with their indexes."""
+    found = enumerate(_listed_names(table, key))
+    return [(number, each) for number, each in found if isinstance(each, str) and each.strip()]
+
+
+def _is_valid_text(condition: str) -> bool:
+    # Longer and blank texts were reported.
+    return bool(condition.strip()) and len(condition) <= MAX_CONDITION_LENGTH
+
+
+_EFFECTS = ("allow", "deny")
+_SERVER_NAME = re.compile("[A-Za-z0-9_-]{1,40}")
+_OTHER_KINDS = ("prompt", "resource", "template")
 
 MAX_EXPECTATIONS_BYTES = 1024 * 1024
 

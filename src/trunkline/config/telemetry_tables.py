@@ -142,12 +142,11 @@ def check_metrics(tree: Table, report: ErrorCollector) -> None:
         try:
             split_address(listen)
         except AddressError as error:
-            if "loopback" not in error.reason:
-                return  # its format was reported
-            reason = "expected a loopback address: everyone who reaches it could read them"
-            report.add_error(
-                ("metrics", "listen"), reason, "set token_env as well, or write 127.0.0.1"
-            )
+            if "loopback" in error.reason:  # otherwise its format was reported
+                reason = "expected a loopback address: everyone who reaches it could read them"
+                report.add_error(
+                    ("metrics", "listen"), reason, "set token_env as well, or write 127.0.0.1"
+                )
     reserved = (
         *RESERVED_PATHS,
         *(http.get(key, getattr(_HTTP_DEFAULT_SETTINGS, key)) for key in HTTP_PATH_KEYS),

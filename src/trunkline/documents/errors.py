@@ -53,10 +53,14 @@ class ConfigError(Struct, frozen=True):
 
 
 class ConfigErrors(Exception):
-    """A file cannot be used; `errors` is everything that is wrong with it."""
+    """A file cannot be used; `errors` is everything that is wrong with it.
 
-    def __init__(self, errors: Iterable[ConfigError]) -> None:
+    `notes` are warnings about the same file.
+    """
+
+    def __init__(self, errors: Iterable[ConfigError], notes: Iterable[str] = ()) -> None:
         self.errors = tuple(errors)
+        self.notes = tuple(notes)
         super().__init__("\n".join(map(str, self.errors)))
 
 
@@ -104,7 +108,8 @@ class ErrorCollector:
         `others` do not count, but are shown with the errors.
         """
         if self._errors:
-            raise ConfigErrors(sorted([*self._errors, *others], key=_line_order))
+            errors = sorted([*self._errors, *others], key=_line_order)
+            raise ConfigErrors(errors, self.notes())
 
 
 class TextPosition(NamedTuple):
