@@ -104,6 +104,8 @@ async def test_failed_command_is_an_error_result() -> None:
             ("me__kill", {"kind": "role", "name": "x"}, "Invalid params"),
             ("me__kill", {"kind": "all", "nam": "x"}, "Invalid params"),
             ("me__logs", {"lines": "many"}, "Invalid params"),
+            ("me__logs", {"lines": 0}, "Invalid params"),
+            ("me__logs", {"lines": 1001}, "Invalid params"),
         ):
             answer = await client.call(name, arguments=arguments)
             assert answer["isError"]

@@ -179,7 +179,6 @@ def test_the_payload_may_be_text_or_any_kind_of_bytes() -> None:
         b'\xef\xbb\xbf{"jsonrpc":"2.0","id":1,"method":"ping"}',
         b'{"jsonrpc":"2.0","id":1,"result":"\xff"}',
         b'{"jsonrpc":"2.0","id":1,"result":"\xed\xa0\x80"}',
-        b'{"jsonrpc":"2.0","id":1,"result":"\\ud800"}',
         b'{"jsonrpc":"2.0","id":1,"result":"a\nb"}',
         b'{"jsonrpc":"2.0","id":1,"result":01}',
         b"{'jsonrpc':'2.0'}",
@@ -209,6 +208,55 @@ def test_the_id_of_an_unreadable_response_is_reported(result: bytes) -> None:
 def test_a_lone_surrogate_is_named_in_the_error(text: bytes) -> None:
     why = refusal(b'{"jsonrpc":"2.0","id":7,"method":"m","params":["' + text + b'"]}')
     assert "expected a whole character, got half of one" in str(why)
+
+
+@pytest.mark.parametrize(
+    ("message", "id"),
+    [
+        (b'{"jsonrpc":"2.0","id":7,"method":"m","params":["\\ud83d"]}', 7),
+        (
+            b'{"params":{"a":["x\\ude00","\\uD83D\\ud83d"]},"id":"x","method":"m","jsonrpc":"2.0"}',
+            "x",
+        ),
+        (b'{"jsonrpc":"2.0","method":"m\\ud83d","id":"\\u00e9"}', "é"),
+        (b'{"jsonrpc":"2.0","id":7,"method":"m","params":{"\\ud83d":1}}', 7),
+        (b'{"\\ud83d":1,"\\ud83e":2,"jsonrpc":"2.0","id":7,"method":"m"}', 7),
+        (b'{"jsonrpc":"2.0","id":7,"method":"m","params":["' + b"\\ud83d" * 1000 + b'"]}', 7),
+    ],
+)
+def test_a_request_with_half_a_character_is_answered_under_its_id(message: bytes, id: Any) -> None:
+    reply = answer(message)
+    assert (reply["id"], reply["error"]["code"]) == (id, -32700)
+    assert "got half of one" in reply["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b'{"jsonrpc":"2.0","id":"\\ud83d","method":"m"}',  # no text has this id
+        b'{"jsonrpc":"2.0","id":"\\ud83d","i\\u0064":"\\ud83e","method":"m"}',
+        b'{"jsonrpc":"2.0","id":1,"id":2,"method":"m","params":["\\ud83d"]}',
+        b'{"jsonrpc":"2.0","params":{"id":7,"t":"\\ud83d"},"method":"m"}',
+        b'{"jsonrpc":"2.0","id":{"id":7},"params":["\\ud83d"],"method":"m"}',
+        b'[{"jsonrpc":"2.0","id":7,"method":"m","params":["\\ud83d"]}]',
+        b'{"jsonrpc":"2.0","id":7,"method":"m","params":["\\ud83d"]',
+        b'{"jsonrpc":"2.0","id":7,"method":"m","params":["\\ud83d"]} x',
+        b'{"jsonrpc":"2.0","id":7,"method":"m","params":["' + b"\\ud83d" * 1002 + b'"]}',
+        b'"\\ud83d"',
+    ],
+)
+def test_no_id_is_guessed_for_a_message_with_half_a_character(message: bytes) -> None:
+    reply = answer(message)
+    assert (reply["id"], reply["error"]["code"]) == (None, -32700)
+
+
+@pytest.mark.parametrize("id", [7, "x"])
+def test_a_response_with_half_a_character_is_not_answered(id: Any) -> None:
+    payload = Response(
+        id, b'{"t":["\\ud83d"],"id":9,"result":1}'.replace(b"\\ud83d", b"-")
+    ).encode()
+    violation = refusal(payload.replace(b'"-"', b'"\\ud83d"'))
+    assert (violation.response_id, violation.error_payload) == (id, None)
 
 
 def test_a_payload_that_is_too_large_is_a_parse_error() -> None:

@@ -5,6 +5,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.jsonrpc.peer_messages import (
@@ -24,6 +25,7 @@ from trunkline.jsonrpc import (
     ErrorResponse,
     IdRemapper,
     Incident,
+    InvalidResult,
     LocalProtocolError,
     Notification,
     Peer,
@@ -110,6 +112,10 @@ class BlockingMethod:
             self.cancelled += 1
             raise
         return "done"
+
+
+class Point(msgspec.Struct):
+    x: int
 
 
 class LoopClock:
@@ -424,6 +430,36 @@ async def test_a_call_returns_raw_json_or_raises_the_error_that_was_sent() -> No
         assert error.value == RpcError(7, "no", b"[1.0]")
         with pytest.raises(RpcError, match="malformed"):
             await calls[2]
+
+
+@tidy
+async def test_a_call_returns_the_type_that_its_caller_asks_for() -> None:
+    near, far = memory_pipe()
+    answers = MethodTable(
+        stock=lambda _: {"apple": 3},
+        point=lambda _: {"x": 1},
+        nothing=lambda _: None,
+    )
+    async with Connection(far, answers), Connection(near) as client:
+        assert await client.call("stock", result=dict[str, int]) == {"apple": 3}
+        assert (await client.call("point", result=Point)).x == 1
+        assert await client.call("nothing", result=type(None)) is None
+        assert await client.call("nothing", result=int | None) is None
+        assert await client.call("nothing") == Raw(b"null")
+        with pytest.raises(
+            InvalidResult, match=r"result of 'stock' .* `str`.*`\$\[\.\.\.\]`"
+        ) as wrong:
+            await client.call("stock", result=dict[str, str])
+        assert (wrong.value.method, wrong.value.result) == ("stock", Raw(b'{"apple":3}'))
+
+
+@tidy
+async def test_a_result_type_that_nothing_can_be_read_as_is_refused_before_the_call() -> None:
+    transport = ScriptedTransport()
+    async with Connection(transport) as connection:
+        with pytest.raises(TypeError):
+            await connection.call("m", result=dict[str, int] | Point)
+    assert transport.sent == []
 
 
 @tidy

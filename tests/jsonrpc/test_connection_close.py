@@ -10,6 +10,7 @@ import pytest
 from tests.jsonrpc.peer_messages import NOTIFICATION, batch_payload, request_payload
 from tests.jsonrpc.test_connection import (
     BlockingMethod,
+    LoopClock,
     MethodTable,
     ScriptedTransport,
     outcome,
@@ -27,6 +28,7 @@ from trunkline.jsonrpc import (
     Request,
     Response,
 )
+from trunkline.jsonrpc.connection import MAX_WAITING_EVENTS
 
 
 class Stubborn:
@@ -321,3 +323,116 @@ async def test_no_task_waits_for_ever_if_the_transport_cannot_be_closed() -> Non
     closes = [connection.aclose(), connection.aclose(), connection.wait_ended()]
     done = await asyncio.gather(*closes, return_exceptions=True)
     assert [str(error) for error in done] == ["rust", "None", "None"]
+
+
+# The other side ends while a handler runs
+
+
+@pytest.mark.parametrize("end", [None, ConnectionLost("gone")])
+@pytest.mark.parametrize("method", ["slow", "note"])
+@tidy
+async def test_run_cancels_what_outlasts_the_other_side(
+    method: str, end: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport, gate, clock = ScriptedTransport(), BlockingMethod(), LoopClock(monkeypatch)
+    handler = MethodTable(slow=gate)
+    handler.on_notification = lambda _: take_note(gate)
+    run = asyncio.create_task(Connection(transport, handler, close_timeout=1).run())
+    is_request = method == "slow"
+    transport.deliver(request_payload(1, "slow") if is_request else Notification("note").encode())
+    await gate.started.wait()
+    transport.deliver(end)
+    await clock.advance(0.9)
+    assert (gate.cancelled, run.done()) == (0, False)
+    await clock.advance(0.2)
+    await run
+    assert gate.cancelled == 1
+    assert transport.closed
+
+
+@tidy
+async def test_run_ends_although_the_handler_of_a_notification_ignores_its_cancellation() -> None:
+    transport, handler, stubborn = ScriptedTransport(), MethodTable(), Stubborn()
+    handler.on_notification = lambda _: stubborn()
+    async with stubborn.until_over():
+        transport.deliver(NOTIFICATION, None)
+        await Connection(transport, handler, close_timeout=0).run()
+        assert stubborn.cancelled.is_set()
+
+
+@tidy
+async def test_messages_before_the_end_of_input_are_handled_after_a_notification() -> None:
+    transport, handler, gate = ScriptedTransport(), MethodTable(), BlockingMethod()
+    handler.on_notification = lambda _: take_note(gate)
+    run = asyncio.create_task(Connection(transport, handler).run())
+    transport.deliver(NOTIFICATION, request_payload(1, "ping"), b"garbage", None)
+    await gate.started.wait()
+    await settle()
+    assert [each["id"] for each in transport.sent] == [None]
+    gate.release.set()
+    await run
+    assert [outcome(each) for each in transport.sent] == [(None, -32700), (1, {})]
+    assert len(handler.violations) == 1
+
+
+@tidy
+async def test_a_call_of_a_notification_is_lost_when_the_other_side_ends() -> None:
+    transport, handler = ScriptedTransport(), MethodTable()
+    connection = Connection(transport, handler)
+    lost: list[ConnectionLost] = []
+
+    async def ask(_: Notification) -> None:
+        try:
+            await connection.call("m", overtake=True)
+        except ConnectionLost as error:
+            lost.append(error)
+
+    handler.on_notification = ask
+    run = asyncio.create_task(connection.run())
+    transport.deliver(NOTIFICATION)
+    await settle()
+    transport.deliver(None)
+    await run
+    assert len(lost) == 1
+
+
+@tidy
+async def test_a_response_that_waits_for_a_notification_is_not_lost_at_the_end() -> None:
+    transport, handler, stubborn = ScriptedTransport(), MethodTable(), Stubborn()
+    handler.on_notification = lambda _: stubborn()
+    connection = Connection(transport, handler, close_timeout=0)
+    async with stubborn.until_over(), connection:
+        call = asyncio.create_task(connection.call("m", result=int))
+        await settle()
+        transport.deliver(NOTIFICATION, Response(1, 7).encode(), request_payload(2, "ping"))
+        await settle()
+        assert not call.done()
+        transport.deliver(None)
+        await connection.wait_ended()
+        assert await call == 7
+    assert [each["method"] for each in transport.sent] == ["m"]  # the ping came too late
+
+
+@tidy
+async def test_a_bounded_number_of_messages_waits_for_a_notification() -> None:
+    transport, handler, gate = ScriptedTransport(), MethodTable(), BlockingMethod()
+    handler.on_notification = lambda _: take_note(gate)
+    async with Connection(transport, handler):
+        transport.deliver(NOTIFICATION, *[request_payload(n, "ping") for n in range(100)])
+        for _ in range(20):
+            await settle()
+        assert transport.inbox.qsize() == 100 - MAX_WAITING_EVENTS
+        gate.release.set()
+        for _ in range(20):
+            await settle()
+    assert [each["id"] for each in transport.sent] == list(range(100))
+
+
+@tidy
+async def test_a_transport_that_fails_during_a_notification_ends_the_connection_loudly() -> None:
+    transport, handler, gate = ScriptedTransport(), MethodTable(), BlockingMethod()
+    handler.on_notification = lambda _: take_note(gate)
+    transport.deliver(NOTIFICATION, ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError):
+        await Connection(transport, handler, close_timeout=0).run()
+    assert transport.closed

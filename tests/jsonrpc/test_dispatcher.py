@@ -16,6 +16,8 @@ from trunkline.jsonrpc import (
     Dispatcher,
     Incident,
     LocalProtocolError,
+    Notification,
+    Peer,
     Raw,
     RemoteProtocolError,
     Request,
@@ -165,14 +167,66 @@ async def test_a_notification_is_handled_and_never_answered() -> None:
 
 
 @pytest.mark.holds("C10")
-async def test_requests_and_notifications_have_names_of_their_own() -> None:
+async def test_a_method_also_runs_for_a_notification_of_its_name() -> None:
     dispatcher, reports, seen = make()
+
+    @dispatcher.method("add")
+    async def add(value: int) -> int:
+        seen.append(value)
+        return value
+
+    @dispatcher.method("add at once")
+    def add_at_once(value: int) -> int:
+        seen.append(value)
+        return value
+
+    assert [add, add_at_once]
+    assert await dispatcher.handle(Notification("add", [1]).encode()) is None
+    assert await dispatcher.handle(Notification("add at once", [2]).encode()) is None
+    assert (seen, reports) == ([1, 2], [])
+
+
+@pytest.mark.holds("C10")
+@pytest.mark.parametrize(
+    ("method", "params", "error"),
+    [
+        ("break", ["x"], ValueError),
+        ("break later", ["x"], ValueError),
+        ("refuse", UNSET, RpcError),
+        ("subtract", ["one"], RpcError),
+        ("note", ["one"], RpcError),
+    ],
+)
+async def test_the_error_of_a_notification_is_reported_and_never_answered(
+    method: str, params: Any, error: type[Exception]
+) -> None:
+    dispatcher, reports, _ = make()
+    assert await dispatcher.handle(Notification(method, params).encode()) is None
+    assert [(each.method, type(each.error)) for each in reports] == [(method, error)]
+
+
+async def test_a_function_for_notifications_only_comes_first_and_answers_no_request() -> None:
+    dispatcher, reports, seen = make()
+
+    def seen_secret(secret: str) -> None:
+        seen.append(secret)
+
+    dispatcher.notification("break")(seen_secret)
+    assert await dispatcher.handle(Notification("break", ["x"]).encode()) is None
+    assert (seen, reports) == (["x"], [])
     answer = await ask(dispatcher, Request(1, "note", [1]).encode())
     assert answer["error"]["code"] == -32601
-    assert await dispatcher.handle('{"jsonrpc":"2.0","method":"break","params":["x"]}') is None
+    assert await dispatcher.handle(Notification("unknown").encode()) is None
     assert await dispatcher.handle('{"jsonrpc":"2.0","method":"note","params":"bad"}') is not None
-    assert await dispatcher.handle('{"jsonrpc":"2.0","method":"note","params":["bad"]}') is None
-    assert (seen, reports) == ([], [])
+
+
+def test_an_unknown_batch_policy_is_refused() -> None:
+    unknown: Any = "alow"
+    reason = "'reject' or 'allow' as batch policy, got 'alow'"
+    with pytest.raises(LocalProtocolError, match=reason):
+        Dispatcher(unknown)
+    with pytest.raises(LocalProtocolError, match=reason):
+        Peer(batch_policy=unknown)
 
 
 async def test_a_response_is_never_answered() -> None:

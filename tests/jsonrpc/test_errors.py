@@ -12,13 +12,14 @@ from trunkline.jsonrpc import (
     ConnectionLost,
     Incident,
     LocalProtocolError,
+    MalformedResponse,
     ProtocolError,
     Raw,
     RemoteProtocolError,
     RpcError,
     print_incident,
 )
-from trunkline.jsonrpc.errors import to_rpc_error
+from trunkline.jsonrpc.errors import to_rpc_error, without_data
 
 
 @pytest.mark.holds("S0.10", "S3.9", "S4.9", "S1.12")
@@ -54,11 +55,38 @@ def test_a_detail_follows_the_standard_text() -> None:
     assert RpcError.method_not_found("foo/bar").message == "Method not found: foo/bar"
 
 
-def test_an_error_shows_its_code_but_never_its_data() -> None:
-    error = RpcError(-32001, "no", {"token": "secret"})
-    assert str(error) == "no (-32001)"
-    assert repr(error) == "RpcError(-32001, 'no', data=…)"
-    assert repr(RpcError(1, "x")) == "RpcError(1, 'x')"
+def test_an_error_shows_its_data() -> None:
+    error = RpcError(-32001, "no", {"left": 0})
+    assert str(error) == "no (-32001): {'left': 0}"
+    assert repr(error) == "RpcError(-32001, 'no', {'left': 0})"
+    received = MalformedResponse(-32001, "no", b'{"left":0,"of":"\xc3\xa9"}')
+    assert str(received) == 'no (-32001): {"left":0,"of":"é"}'
+    assert repr(received) == 'MalformedResponse(-32001, \'no\', {"left":0,"of":"é"})'
+    assert (str(RpcError(1, "x")), repr(RpcError(1, "x"))) == ("x (1)", "RpcError(1, 'x')")
+    assert str(RpcError(1, "x", None)) == "x (1): None"
+
+
+class Unprintable:
+    def __repr__(self) -> str:
+        raise ValueError("secret")
+
+
+@pytest.mark.parametrize(
+    "data", ["x" * 10**6, list(range(10**5)), b'"' + "€".encode() * 10**5 + b'"', b"\xff" * 10**5]
+)
+def test_the_data_that_an_error_shows_is_bounded(data: object) -> None:
+    assert len(str(RpcError(1, "x", data))) < 320
+
+
+def test_the_data_of_an_error_is_shown_on_one_printable_line() -> None:
+    data = '{\n"a":"\u202e\u009b"}'.encode()
+    assert str(RpcError(1, "x", data)) == 'x (1): {\\n"a":"\\u202e\\x9b"}'
+    assert "Unprintable" in repr(RpcError(1, "x", [Unprintable()]))
+
+
+def test_the_text_for_logs_has_no_data() -> None:
+    assert without_data(RpcError(-32001, "no", {"token": "secret"})) == "no (-32001)"
+    assert without_data(ValueError("why")) == "why"
 
 
 def test_bytes_as_data_count_as_json() -> None:

@@ -34,7 +34,12 @@ TargetName = Annotated[
     ),
 ]
 LineCount = Annotated[
-    int, Meta(description=f"Number of lines, 1 to {MAX_RECENT_LINES}; default {DEFAULT_LINES}.")
+    int,
+    Meta(
+        ge=1,
+        le=MAX_RECENT_LINES,
+        description=f"Number of lines, 1 to {MAX_RECENT_LINES}; default {DEFAULT_LINES}.",
+    ),
 ]
 
 

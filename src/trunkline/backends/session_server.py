@@ -42,6 +42,7 @@ from trunkline.jsonrpc import (
     RpcError,
     to_raw,
 )
+from trunkline.jsonrpc.errors import without_data
 from trunkline.mcp.capabilities import read_client_features
 from trunkline.mcp.compat import to_session_params
 from trunkline.mcp.methods import (
@@ -270,7 +271,7 @@ class SessionServer:
         except (ConnectionLost, RpcError, TimeoutError, ValueError) as error:
             if _is_final(error):
                 await connection.aclose()
-            reason = str(error) or f"it did not answer within {self._renewal_timeout:g} s"
+            reason = without_data(error) or f"it did not answer within {self._renewal_timeout:g} s"
             return ConnectionLost(f"the session was lost, and could not be renewed: {reason}")
         finally:
             self._renewal = None

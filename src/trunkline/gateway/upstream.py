@@ -61,6 +61,7 @@ from trunkline.gateway.settings import (
 from trunkline.gateway.start_waits import StartWaits
 from trunkline.gateway.upstream_subscriptions import UpstreamSubscriptions
 from trunkline.jsonrpc import UNSET, ConnectionLost, PendingResult, Raw, RpcError, from_raw
+from trunkline.jsonrpc.errors import without_data
 from trunkline.mcp.compat import adapt_error, adapt_result
 from trunkline.mcp.errors import ErrorKind, gateway_error
 from trunkline.mcp.identity import Caller
@@ -353,7 +354,7 @@ class Upstream:
         except TimeoutError:
             self.error = f"it did not start within {self.settings.start_timeout:g} s"
         except Exception as error:
-            self.error = self._mask(str(error)) or type(error).__name__
+            self.error = self._mask(without_data(error)) or type(error).__name__
             if isinstance(error, UnusableBackend):
                 raise
         finally:
@@ -389,7 +390,7 @@ class Upstream:
                 await self._list_features(backend)
             self.error = None
         except Exception as error:
-            reason = self._mask(str(error)) or type(error).__name__
+            reason = self._mask(without_data(error)) or type(error).__name__
             self.error = f"it could not be listed again: {reason}"
         self._on_changed(capabilities)
 

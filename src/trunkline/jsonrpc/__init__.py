@@ -1,7 +1,8 @@
 """A strict, fast JSON-RPC 2.0 engine that knows nothing of MCP; a library of its own.
 
 Read it in this order: errors, raw_json, message, codec, framing, peer (all pure); pending,
-transport and connection (which await); dispatcher (for users who only register functions); schema.
+transport and connection (which await); rpc_context and dispatcher (for users who only register
+functions); schema.
 """
 
 from trunkline.jsonrpc.codec import MAX_BATCH_SIZE, MAX_PAYLOAD_BYTES, decode
@@ -16,6 +17,7 @@ from trunkline.jsonrpc.errors import (
     PARSE_ERROR,
     ConnectionLost,
     Incident,
+    InvalidResult,
     LocalProtocolError,
     MalformedResponse,
     ProtocolError,
@@ -48,6 +50,7 @@ from trunkline.jsonrpc.peer import (
 )
 from trunkline.jsonrpc.pending import PendingResult, Superseded, as_pending
 from trunkline.jsonrpc.raw_json import UNSET, DuplicateKey, Raw, from_raw, read_members, to_raw
+from trunkline.jsonrpc.rpc_context import RpcContext
 from trunkline.jsonrpc.schema import message_schema
 from trunkline.jsonrpc.transport import Transport, memory_pipe
 
@@ -75,6 +78,7 @@ __all__ = [
     "Id",
     "IdRemapper",
     "Incident",
+    "InvalidResult",
     "LocalProtocolError",
     "Lost",
     "MalformedResponse",
@@ -90,6 +94,7 @@ __all__ = [
     "Request",
     "Response",
     "Returned",
+    "RpcContext",
     "RpcError",
     "SendLimits",
     "SharedConnectionLost",

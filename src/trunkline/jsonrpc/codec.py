@@ -16,7 +16,8 @@ Invariants upheld here:
 4. params, result and data keep their bytes; so do ids.
 5. Input that looks like a response is never answered.
 6. The id of a response that cannot be read whole is taken only from where responses usually have
-   it; nothing else is taken for a response.
+   it; nothing else is taken for a response. A message whose only fault is half of a surrogate pair
+   has the id that it has without that text; an id with such text counts as unreadable.
 """
 
 import re
@@ -94,12 +95,21 @@ _MAX_INT_DIGITS = 512
 # How much of a wrong value an error message shows.
 _MAX_SHOWN_BYTES = 40
 
-# One escape sequence. A surrogate pair is one; group 1 matches half of a pair.
-_ESCAPE_SEQUENCE = re.compile(
-    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-    rb"|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+# Everything up to the first escape of half of a surrogate pair, which is group 1. The quantifiers
+# are possessive: a long payload takes neither memory nor repeated attempts.
+_LONE_SURROGATE = re.compile(
+    rb"(?:[^\\]++"
+    rb"|\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(?!u[dD][89a-fA-F][0-9a-fA-F]{2}).))*+"
+    rb"(\\u[dD][89a-fA-F][0-9a-fA-F]{2})",
     re.DOTALL,
 )
+
+# Stands for half of a surrogate pair in a payload that is only read for its id.
+_REPLACEMENT_ESCAPE = rb"\ufffd"
+
+# With more lone surrogates than this, a payload is not read for its id.
+_MAX_REPLACEMENTS = 1000
 
 _VERSION_PATTERN = rb'"jsonrpc"\s*:\s*"2\.0"\s*,\s*'
 _OUTCOME_PATTERN = rb'"(?:result|error)"\s*:'
@@ -222,8 +232,9 @@ def decode_slow(payload: bytes, max_batch: int) -> Message | Batch:
     except RecursionError:
         raise _parse_error("nested too deeply", payload) from None
     except msgspec.DecodeError as exc:
-        detail = _find_lone_surrogate(payload) or _lower_first(str(exc))
-        raise _parse_error(detail, payload) from None
+        if (found := _LONE_SURROGATE.match(payload)) is not None:
+            raise _lone_surrogate(payload, found[1]) from None
+        raise _parse_error(_lower_first(str(exc)), payload) from None
     if payload.lstrip()[:1] != b"[":
         return _read_message(document)
     if max_batch == 0:
@@ -404,10 +415,33 @@ def _parse_error(reason: str, payload: bytes = b"") -> RemoteProtocolError:
     return RemoteProtocolError(error, _error_payload(UNSET, error), response_id)
 
 
-def _find_lone_surrogate(payload: bytes) -> str | None:
-    # Return an error message for half of a surrogate pair, which msgspec does not name.
-    found = next((each[1] for each in _ESCAPE_SEQUENCE.finditer(payload) if each[1]), None)
-    return f"expected a whole character, got half of one: \\{found.decode()}" if found else None
+def _lone_surrogate(payload: bytes, escape: bytes) -> RemoteProtocolError:
+    """Build the violation of a payload with half of a surrogate pair, such as a cut-off emoji.
+
+    msgspec cannot read such text. The rest of the message is not in doubt: an escape can only be
+    inside a string, so that replacing it leaves all members where they are.
+    """
+    reason = f"expected a whole character, got half of one: {escape.decode()}"
+    try:
+        members = read_members(_decode_raw(_replace_lone_surrogates(payload)))
+    except DuplicateKey as exc:
+        members = exc.members
+        if exc.key == "id":
+            del members["id"]  # either of them may be the right one
+    except (ValueError, RecursionError):  # not JSON either way, or not a single message
+        return _parse_error(reason, payload)
+    if _REPLACEMENT_ESCAPE in bytes(members.get("id", b"")):
+        del members["id"]  # no text has the id that was sent
+    return _violation(RpcError.parse_error(reason), members)
+
+
+def _replace_lone_surrogates(payload: bytes) -> bytes:
+    pieces: list[bytes] = []
+    start = 0
+    while (found := _LONE_SURROGATE.match(payload, start)) and len(pieces) < _MAX_REPLACEMENTS:
+        pieces.append(payload[start : found.start(1)] + _REPLACEMENT_ESCAPE)
+        start = found.end()
+    return b"".join(pieces) + payload[start:]
 
 
 def _invalid_request(reason: str, members: dict[str, Raw] | None = None) -> RemoteProtocolError:

@@ -16,20 +16,26 @@ Invariants upheld here:
 5. After `aclose` the transport is closed and no task of the connection runs. The exceptions are a
    task that called `aclose` itself and a handler that ignores its cancellation.
 6. While the transport lasts, no queued payload is lost, even if a task is cancelled.
+7. Messages are handled in the order of arrival, but for responses that the handler of a
+   notification waits for. A bounded number of messages waits for such a handler.
+8. `run` returns within bounded time after the other side has ended, whatever handlers do.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol, Self, cast
+from typing import Any, Protocol, Self, TypeVar, cast, overload
 
+import msgspec
 from msgspec import Struct
 
 from trunkline.jsonrpc.errors import (
     OVERLOADED,
     ConnectionLost,
     IncidentReporter,
+    InvalidResult,
     RemoteProtocolError,
     RpcError,
     SharedConnectionLost,
@@ -42,8 +48,13 @@ from trunkline.jsonrpc.pending import PendingResult, as_pending
 from trunkline.jsonrpc.raw_json import UNSET, Raw
 from trunkline.jsonrpc.transport import Transport
 
+T = TypeVar("T")
+
 # How many seconds requests in progress may go on after the connection starts to close.
 CLOSE_TIMEOUT = 5.0
+
+# How many messages may wait for the handler of a notification before nothing more is read.
+MAX_WAITING_EVENTS = 64
 
 # The least time, in seconds, that a cancelled request has to clean up.
 CANCEL_TIMEOUT = 0.1
@@ -67,14 +78,22 @@ _DEFAULT_SEND_LIMITS = SendLimits()
 
 
 class Handler(Protocol):
-    """Responds to the requests of the other side."""
+    """Responds to the requests of the other side.
+
+    A handler may have one more method: `connected(connection)` returns the Handler to use for that
+    connection. A Connection calls it once, when it is created.
+    """
 
     def called(self, request: Request) -> Any:
         """Return the result of `request`, or an awaitable of it; raise RpcError to fail it."""
         ...
 
     def notified(self, notification: Notification) -> Awaitable[None] | None:
-        """Handle a notification; a returned awaitable finishes before anything more is read."""
+        """Handle a notification.
+
+        A returned awaitable finishes before later messages are handled. It must pass `overtake` to
+        `Connection.call`, or it waits for a response that waits for it.
+        """
         ...
 
     def violated(self, violation: RemoteProtocolError) -> None:
@@ -116,7 +135,7 @@ class Connection:
         `cancellation` builds the notification that withdraws a call from the other side.
         """
         self._transport = transport
-        self._handler = handler or NullHandler()
+        self._handler = self._connect_handler(handler or NullHandler())
         self._peer = peer or Peer()
         self._close_timeout = close_timeout
         self._cancellation = cancellation
@@ -126,6 +145,11 @@ class Connection:
         self._notification_tasks: list[asyncio.Task[None]] = []
         self._not_awaited: set[asyncio.Future[None] | PendingResult] = set()
         self._progress = asyncio.Event()
+        # What was received and is handled next; see `_read_ahead`.
+        self._waiting_events: deque[Event] = deque()
+        self._receiving: asyncio.Task[list[Event] | None] | None = None
+        self._input_deadline: float | None = None
+        self._overtaking_calls: set[int] = set()
         self._background: set[asyncio.Task[None]] = set()
         # Whether all input has been handled and `run` waits for the next payload.
         self._awaits_payload = False
@@ -133,6 +157,10 @@ class Connection:
         self._ending = False
         self._ended = asyncio.Event()
         self._runner: asyncio.Task[None]
+
+    def _connect_handler(self, handler: Handler) -> Handler:
+        connect: Callable[[Connection], Handler] | None = getattr(handler, "connected", None)
+        return handler if connect is None else connect(self)
 
     @property
     def peer(self) -> Peer:
@@ -152,32 +180,47 @@ class Connection:
     # Input
 
     async def run(self) -> None:
-        """Read until the other side ends or the connection is closed, then end in order."""
+        """Read until the other side ends or the connection is closed, then end in order.
+
+        Handlers that still run then have `close_timeout` seconds, and are cancelled after that.
+        """
         set_receiver: Callable[[Callable[[bytes], bool]], None] | None
         if (set_receiver := getattr(self._transport, "set_receiver", None)) is not None:
             set_receiver(self._dispatch_inline)
         try:
-            while True:
-                try:
-                    self._awaits_payload = True
-                    payload = await self._transport.receive()
-                except RemoteProtocolError as violation:
-                    events = self._peer.report_violation(violation)
-                except (ConnectionLost, OSError):
-                    break
-                else:
-                    if payload is None:
-                        break
-                    events = self._peer.receive(payload)
-                finally:
-                    self._awaits_payload = False
-                for event in events:
-                    if (notified := self._handle_event(event)) is not None:
+            while (events := await self._next_events()) is not None:
+                waiting = self._waiting_events
+                waiting.extend(events)
+                while waiting:
+                    if (notified := self._handle_event(waiting.popleft())) is not None:
                         await self._await_notification(notified)
                 if self._peer.send_queue:
                     await self._sender.flush()
         finally:
-            await self._end()
+            try:
+                await self._end()
+            finally:
+                if self._receiving is not None:
+                    self._receiving.cancel()
+
+    async def _next_events(self) -> list[Event] | None:
+        """Return the events of the next payload, or None at the end of input."""
+        if self._input_deadline is not None:
+            return None
+        receiving, self._receiving = self._receiving, None
+        self._awaits_payload = receiving is None or not receiving.done()
+        return await (self._receive_events() if receiving is None else receiving)
+
+    async def _receive_events(self) -> list[Event] | None:
+        try:
+            payload = await self._transport.receive()
+        except RemoteProtocolError as violation:
+            return self._peer.report_violation(violation)
+        except (ConnectionLost, OSError):
+            return None
+        finally:
+            self._awaits_payload = False
+        return None if payload is None else self._peer.receive(payload)
 
     def _dispatch_inline(self, payload: bytes) -> bool:
         """Handle a payload in the callback of the transport; return False to leave it to `run`.
@@ -239,16 +282,65 @@ class Connection:
             self._progress.set()
 
     async def _await_notification(self, notified: Coroutine[Any, Any, None]) -> None:
-        # Wait for the handler of a notification, unless closing no longer waits for it.
+        """Wait for the handler of a notification, unless closing no longer waits for it.
+
+        If it outlasts the end of input by the close timeout, what waits for it is dropped.
+        """
         # A task of its own: closing can cancel it, but not the task of `run`.
         task = asyncio.create_task(notified)
         self._notification_tasks = [task]
+        await asyncio.sleep(0)  # most handlers need no more than one step
         while not task.done() and task not in self._not_awaited:
             self._progress.clear()
-            await self._progress.wait()
+            self._read_ahead()
+            try:
+                async with asyncio.timeout_at(self._input_deadline):
+                    await self._progress.wait()
+            except TimeoutError:
+                self._cancel_soon([task])
+                self._drop_waiting_events()
+                return
+
+    def _drop_waiting_events(self) -> None:
+        events = [*self._waiting_events]
+        self._waiting_events.clear()
+        for event in events:
+            if isinstance(event, Returned | Failed):  # without it, the call would never end
+                self._complete_call(event)
+
+    def _read_ahead(self) -> None:
+        """Receive while the handler of a notification runs, which must not outlive the other side.
+
+        Only responses that the handler itself waits for are handled at once.
+        """
+        receiving = self._receiving
+        if receiving is not None and receiving.done():
+            self._receiving = None
+            events = receiving.result()
+            if events is None:
+                self._input_deadline = asyncio.get_running_loop().time() + self._close_timeout
+                self._fail_lost_calls(self._peer.end_input(), _CONNECTION_ENDED)
+            for event in events or ():
+                if isinstance(event, Returned | Failed) and event.id in self._overtaking_calls:
+                    self._complete_call(event)
+                else:
+                    self._waiting_events.append(event)
+        if (
+            self._receiving is None
+            and self._input_deadline is None
+            and len(self._waiting_events) < MAX_WAITING_EVENTS
+        ):
+            self._receiving = asyncio.create_task(self._receive_ahead())
+            self._receiving.add_done_callback(lambda _: self._progress.set())
+
+    async def _receive_ahead(self) -> list[Event] | None:
+        if self._peer.send_queue:
+            await self._sender.flush()
+        return await self._receive_events()
 
     # Calls of this side
 
+    @overload
     async def call(
         self,
         method: str,
@@ -256,19 +348,69 @@ class Connection:
         *,
         timeout: float | None = None,
         original_id: Id = None,
-    ) -> Raw:
-        """Send a request and return its result.
+        overtake: bool = False,
+    ) -> Raw: ...
+    @overload
+    async def call(
+        self,
+        method: str,
+        params: Any = UNSET,
+        *,
+        result: type[T],
+        timeout: float | None = None,
+        original_id: Id = None,
+        overtake: bool = False,
+    ) -> T: ...
+    @overload
+    async def call(
+        self,
+        method: str,
+        params: Any = UNSET,
+        *,
+        result: Any,
+        timeout: float | None = None,
+        original_id: Id = None,
+        overtake: bool = False,
+    ) -> Any: ...
+    async def call(
+        self,
+        method: str,
+        params: Any = UNSET,
+        *,
+        result: Any = UNSET,
+        timeout: float | None = None,
+        original_id: Id = None,
+        overtake: bool = False,
+    ) -> Any:
+        """Send a request and return its result: raw, or as the type `result`.
 
-        Raises RpcError, ConnectionLost, or TimeoutError.
+        With `overtake`, its response is handled before earlier messages that wait for the handler
+        of a notification. That handler needs it for its own calls.
+
+        Raises RpcError, ConnectionLost, TimeoutError, or InvalidResult.
         """
+        # First: a type that msgspec cannot read must not be found out after the call.
+        decoder = None if result is UNSET else msgspec.json.Decoder(result)
         async with asyncio.timeout(timeout):
             pending = self.send_request(method, params, original_id=original_id, flush=False)
+            if overtake:
+                self._overtaking_calls.add(pending.request_id)
+                pending.add_callback(self._forget_overtaking)
             try:
                 await self._sender.flush()
             except asyncio.CancelledError:
                 pending.cancel()
                 raise
-            return await pending
+            raw = await pending
+        if decoder is None:
+            return raw
+        try:
+            return decoder.decode(raw)
+        except (msgspec.DecodeError, RecursionError) as exc:
+            raise InvalidResult(method, str(exc), raw) from None
+
+    def _forget_overtaking(self, pending: PendingResult) -> None:
+        self._overtaking_calls.discard(pending.request_id)
 
     def send_request(
         self, method: str, params: Any = UNSET, *, original_id: Id = None, flush: bool = True
@@ -424,6 +566,7 @@ class Connection:
 
     async def _release(self) -> None:
         """Stop everything at once; always wake the tasks that wait for the end."""
+        self._drop_waiting_events()
         self._peer.close()
         self._sender.close()
         for task in self._background:

@@ -9,35 +9,40 @@
 
     await dispatcher.handle(b'{"jsonrpc":"2.0","id":1,"method":"sum","params":[1,2]}')
 
-A Dispatcher is also a Handler: give it to a Connection, and calls run concurrently. By itself it
-knows nothing of connections, sessions or time; `handle` runs the entries of a batch in turn.
+A Dispatcher is also a Handler: give it to a Connection, and calls run concurrently. A function with
+a parameter of type RpcContext can send messages back on that connection. By itself a Dispatcher
+knows nothing of sessions or time; `handle` runs the entries of a batch in turn.
 
 Invariants upheld here:
 1. A request gets a response; a notification and a response get none.
-2. A function runs only for what it was registered for: requests, notifications, or both.
+2. A method also runs for a notification of its name, unless `notification` registered another
+   function. Its result is dropped. A function for notifications never runs for a request.
 3. An exception of a function reaches the caller as the RpcError it is, or as an incident id without
    traceback, message or params. A cancellation inside the function counts as an exception; that of
-   the task that awaits `handle` is passed on.
+   the task that awaits `handle` is passed on. Every exception in a notification is reported.
 4. Params are checked against the annotations before the call. The error names places and types,
    never a value. Only functions with `*args` or `**kwargs` get unchecked JSON values.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from copy import copy
 from inspect import Parameter, Signature, signature
-from typing import Any, TypeAlias, TypeVar, Union
+from typing import Any, Self, TypeAlias, TypeVar, Union
 
 import msgspec
 from msgspec import Struct, defstruct
 from msgspec.structs import asdict, astuple
 
 from trunkline.jsonrpc.codec import MAX_BATCH_SIZE, MAX_PAYLOAD_BYTES, decode
+from trunkline.jsonrpc.connection import Connection
 from trunkline.jsonrpc.errors import (
     IncidentReporter,
     LocalProtocolError,
     RemoteProtocolError,
     RpcError,
     print_incident,
+    report_incident,
     to_rpc_error,
 )
 from trunkline.jsonrpc.message import (
@@ -49,11 +54,18 @@ from trunkline.jsonrpc.message import (
     Response,
     join_batch,
 )
-from trunkline.jsonrpc.peer import BatchPolicy
+from trunkline.jsonrpc.peer import BatchPolicy, check_batch_policy
 from trunkline.jsonrpc.raw_json import UNSET, Raw, UnsetType, first_byte
+from trunkline.jsonrpc.rpc_context import RpcContext
 
 # Calls a function with raw params.
 ParamsInvoker: TypeAlias = Callable[[Raw | UnsetType], Any]
+
+# Calls a function with raw params and a context.
+ContextInvoker: TypeAlias = Callable[[Raw | UnsetType, RpcContext], Any]
+
+# Turns raw params into positional and named arguments; raises RpcError.
+_ArgumentsReader: TypeAlias = Callable[[Raw | UnsetType], tuple[Sequence[Any], dict[str, Any]]]
 
 HandlerFunction = TypeVar("HandlerFunction", bound=Callable[..., Any])
 
@@ -79,24 +91,33 @@ class Dispatcher:
         report: IncidentReporter = print_incident,
     ) -> None:
         """Create an empty table; `report` is called with every unexpected exception."""
+        check_batch_policy(batch_policy)
         self._max_payload = max_payload
         self._max_batch = max_batch if batch_policy == "allow" else 0
         self._report = report
-        self._methods: dict[str, ParamsInvoker] = {}
-        self._notifications: dict[str, ParamsInvoker] = {}
+        self._connection: Connection | None = None
+        self._method_functions = _FunctionTable()
+        self._notification_functions = _FunctionTable()
+        self._methods = self._method_functions.without_context  # most calls need only this
 
     def method(self, name: str) -> Callable[[HandlerFunction], HandlerFunction]:
-        """Register the decorated function, sync or async, for requests."""
-        return _register_in(self._methods, name)
+        """Register the decorated function, sync or async, for requests and notifications."""
+        return self._method_functions.register(name)
 
     def notification(self, name: str) -> Callable[[HandlerFunction], HandlerFunction]:
-        """Register the decorated function, sync or async, for notifications."""
-        return _register_in(self._notifications, name)
+        """Register the decorated function, sync or async, for notifications only."""
+        return self._notification_functions.register(name)
 
     @property
     def methods(self) -> tuple[str, ...]:
         """The names of the methods, in the order of registration."""
-        return tuple(self._methods)
+        return tuple(self._method_functions.names)
+
+    def connected(self, connection: Connection) -> Self:
+        """Return the same methods as the handler of `connection`; contexts then refer to it."""
+        connected = copy(self)
+        connected._connection = connection  # noqa: SLF001  our own
+        return connected
 
     async def handle(self, payload: bytes | str) -> bytes | None:
         """Return the response to `payload`, or None if it gets none."""
@@ -146,23 +167,34 @@ class Dispatcher:
     def called(self, request: Request) -> Any:
         """Call the method of `request`; return its result, or an awaitable of it."""
         invoke = self._methods.get(request.method)
-        if invoke is None:
+        if invoke is not None:
+            return invoke(request.params)
+        invoke_with_context = self._method_functions.with_context.get(request.method)
+        if invoke_with_context is None:
             raise RpcError.method_not_found(request.method)
-        return invoke(request.params)
+        context = RpcContext(request.method, request.id, self._connection)
+        return context.watch(invoke_with_context(request.params, context))
 
     def notified(self, notification: Notification) -> Awaitable[None] | None:
         """Call the function for `notification`; its exceptions are only reported."""
-        invoke = self._notifications.get(notification.method)
-        if invoke is None:
-            return None
         try:
-            outcome = invoke(notification.params)
+            outcome = self._invoke_for(notification)
         except _HANDLER_ERRORS as error:
-            to_rpc_error(error, notification.method, self._report)
+            report_incident(error, notification.method, self._report)
             return None
         if not hasattr(outcome, "__await__"):
             return None
         return self._finish_notification(notification, outcome)
+
+    def _invoke_for(self, notification: Notification) -> Any:
+        name = notification.method
+        for table in (self._notification_functions, self._method_functions):
+            if (invoke := table.without_context.get(name)) is not None:
+                return invoke(notification.params)
+            if (invoke_with_context := table.with_context.get(name)) is not None:
+                context = RpcContext(name, UNSET, self._connection)
+                return context.watch(invoke_with_context(notification.params, context))
+        return None
 
     async def _finish_notification(
         self, notification: Notification, outcome: Awaitable[Any]
@@ -172,7 +204,7 @@ class Dispatcher:
         except _HANDLER_ERRORS as error:
             if _is_own_cancellation(error):
                 raise
-            to_rpc_error(error, notification.method, self._report)
+            report_incident(error, notification.method, self._report)
 
     def violated(self, violation: RemoteProtocolError) -> None:
         """Do nothing: the other side has been told."""
@@ -186,6 +218,32 @@ class Dispatcher:
             return ErrorResponse(request.id, rpc_error).encode()
 
 
+class _FunctionTable:
+    """Functions by name, of one kind of message."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.without_context: dict[str, ParamsInvoker] = {}
+        self.with_context: dict[str, ContextInvoker] = {}
+
+    def register(self, name: str) -> Callable[[HandlerFunction], HandlerFunction]:
+        if name in self.names:
+            raise LocalProtocolError(f"expected a new name, got {name!r} again")
+        if name.startswith("rpc."):
+            raise LocalProtocolError(f"names that begin with 'rpc.' are reserved, got {name!r}")
+
+        def register(function: HandlerFunction) -> HandlerFunction:
+            parameter = _find_context_parameter(function)
+            if parameter is None:
+                self.without_context[name] = bind_params(function)
+            else:
+                self.with_context[name] = _bind_with_context(function, parameter)
+            self.names.append(name)
+            return function
+
+        return register
+
+
 def bind_params(function: Callable[..., Any]) -> ParamsInvoker:
     """Return a function that calls `function` with raw params.
 
@@ -194,15 +252,56 @@ def bind_params(function: Callable[..., Any]) -> ParamsInvoker:
     try:
         function_signature = signature(function, eval_str=True)
         parameters = list(function_signature.parameters.values())
-        if any(p.kind in _VARIADIC for p in parameters):
-            return _bind_variadic(function, function_signature)
+        if any(p.annotation is RpcContext for p in parameters):
+            raise TypeError("there is no RpcContext here")
         if all(
             p.kind is _POSITIONAL_OR_KEYWORD and p.default is Parameter.empty for p in parameters
         ):
             return _bind_required(function, parameters)
-        return _bind_with_defaults(function, parameters)
+        read = _arguments_reader(function_signature)
     except (TypeError, NameError) as exc:  # an annotation that msgspec or Python cannot resolve
         raise LocalProtocolError(f"cannot read params for {function!r}: {exc}") from exc
+
+    def invoke(params: Raw | UnsetType) -> Any:
+        args, kwargs = read(params)
+        return function(*args, **kwargs)
+
+    return invoke
+
+
+def _find_context_parameter(function: Callable[..., Any]) -> str | None:
+    """Return the name of the parameter that takes the RpcContext, if there is one."""
+    try:
+        parameters = signature(function, eval_str=True).parameters.values()
+    except (TypeError, ValueError, NameError):
+        return None  # bind_params reports it
+    found = [p for p in parameters if p.annotation is RpcContext]
+    if len(found) > 1 or any(p.kind in (*_VARIADIC, Parameter.POSITIONAL_ONLY) for p in found):
+        raise LocalProtocolError(
+            f"expected at most one RpcContext parameter with a name in {function!r}"
+        )
+    return found[0].name if found else None
+
+
+def _bind_with_context(function: Callable[..., Any], name: str) -> ContextInvoker:
+    """Bind params to all parameters but `name`, which gets the context."""
+    try:
+        function_signature = signature(function, eval_str=True)
+        parameters = list(function_signature.parameters.values())
+        others = [p for p in parameters if p.name != name]
+        read = _arguments_reader(function_signature.replace(parameters=others))
+    except (TypeError, NameError) as exc:
+        raise LocalProtocolError(f"cannot read params for {function!r}: {exc}") from exc
+    place = [p.name for p in parameters].index(name)
+    is_keyword_only = parameters[place].kind is Parameter.KEYWORD_ONLY
+
+    def invoke(params: Raw | UnsetType, context: RpcContext) -> Any:
+        args, kwargs = read(params)
+        if is_keyword_only or len(args) < place:
+            return function(*args, **kwargs, **{name: context})
+        return function(*args[:place], context, *args[place:], **kwargs)
+
+    return invoke
 
 
 def params_type(function: Callable[..., Any]) -> type[Struct]:
@@ -234,7 +333,14 @@ def _bind_required(function: Callable[..., Any], parameters: list[Parameter]) ->
     return invoke
 
 
-def _bind_with_defaults(function: Callable[..., Any], parameters: list[Parameter]) -> ParamsInvoker:
+def _arguments_reader(function_signature: Signature) -> _ArgumentsReader:
+    parameters = list(function_signature.parameters.values())
+    if any(p.kind in _VARIADIC for p in parameters):
+        return _variadic_reader(function_signature)
+    return _reader_with_defaults(parameters)
+
+
+def _reader_with_defaults(parameters: list[Parameter]) -> _ArgumentsReader:
     """Decode the params that are present; Python fills in the defaults."""
     positional = _param_fields([p for p in parameters if p.kind is not Parameter.KEYWORD_ONLY])
     named = _param_fields([p for p in parameters if p.kind is not Parameter.POSITIONAL_ONLY])
@@ -245,7 +351,7 @@ def _bind_with_defaults(function: Callable[..., Any], parameters: list[Parameter
     only_by_name = _required_names(parameters, Parameter.KEYWORD_ONLY)
     only_by_position = _required_names(parameters, Parameter.POSITIONAL_ONLY)
 
-    def read(params: Raw) -> tuple[list[Any], dict[str, Any]]:
+    def read_some(params: Raw) -> tuple[Sequence[Any], dict[str, Any]]:
         if first_byte(params) == _ARRAY_BYTE:
             if only_by_name:
                 raise TypeError(f"missing {only_by_name[0]!r}, which can only be given by name")
@@ -254,22 +360,21 @@ def _bind_with_defaults(function: Callable[..., Any], parameters: list[Parameter
             name = only_by_position[0]
             raise TypeError(f"missing {name!r}, which can only be given by position")
         given = asdict(read_table(params))
-        return [], {name: value for name, value in given.items() if value is not UNSET}
+        return (), {name: value for name, value in given.items() if value is not UNSET}
 
-    def invoke(params: Raw | UnsetType) -> Any:
+    def read(params: Raw | UnsetType) -> tuple[Sequence[Any], dict[str, Any]]:
         try:
-            args, kwargs = read(_NO_PARAMS if params is UNSET else params)
+            return read_some(_NO_PARAMS if params is UNSET else params)
         except (msgspec.ValidationError, TypeError, RecursionError) as exc:
             raise _invalid_params(exc) from None
-        return function(*args, **kwargs)
 
-    return invoke
+    return read
 
 
-def _bind_variadic(function: Callable[..., Any], function_signature: Signature) -> ParamsInvoker:
+def _variadic_reader(function_signature: Signature) -> _ArgumentsReader:
     """Let Python decide what fits a function with `*args` or `**kwargs`."""
 
-    def invoke(params: Raw | UnsetType) -> Any:
+    def read(params: Raw | UnsetType) -> tuple[Sequence[Any], dict[str, Any]]:
         try:
             given: Any = {} if params is UNSET else msgspec.json.decode(params)
             if isinstance(given, dict):
@@ -278,9 +383,9 @@ def _bind_variadic(function: Callable[..., Any], function_signature: Signature) 
                 bound = function_signature.bind(*given)
         except (TypeError, RecursionError) as exc:
             raise _invalid_params(exc) from None
-        return function(*bound.args, **bound.kwargs)
+        return bound.args, bound.kwargs
 
-    return invoke
+    return read
 
 
 def _param_fields(parameters: list[Parameter]) -> list[Any]:
@@ -315,18 +420,3 @@ def _is_own_cancellation(error: BaseException) -> bool:
         return False
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _register_in(
-    table: dict[str, ParamsInvoker], name: str
-) -> Callable[[HandlerFunction], HandlerFunction]:
-    if name in table:
-        raise LocalProtocolError(f"expected a new name, got {name!r} again")
-    if name.startswith("rpc."):
-        raise LocalProtocolError(f"names that begin with 'rpc.' are reserved, got {name!r}")
-
-    def register(function: HandlerFunction) -> HandlerFunction:
-        table[name] = bind_params(function)
-        return function
-
-    return register

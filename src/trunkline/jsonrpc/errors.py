@@ -6,6 +6,7 @@
     ├── ProtocolError            a violation of JSON-RPC 2.0
     │   ├── LocalProtocolError       by this side; nothing was sent
     │   └── RemoteProtocolError      by the other side
+    ├── InvalidResult            a result without the type that its caller expects
     └── ConnectionLost           no response will come
         └── SharedConnectionLost     … to any call on the same connection
 
@@ -18,6 +19,8 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
+from reprlib import Repr
 from typing import NamedTuple, Self, TypeAlias
 from uuid import uuid4
 
@@ -32,6 +35,10 @@ INTERNAL_ERROR = -32603
 # From the range that the specification leaves to implementations.
 # The request was refused before any work was done.
 OVERLOADED = -32000
+
+
+# How many characters of the data of an error are shown.
+_MAX_SHOWN_LENGTH = 300
 
 
 class RpcError(Exception):
@@ -83,12 +90,12 @@ class RpcError(Exception):
         return hash((self.code, self.message))
 
     def __str__(self) -> str:
-        return f"{self.message} ({self.code})"
+        data = "" if self.data is UNSET else f": {_preview(self.data)}"
+        return f"{self.message} ({self.code}){data}"
 
     def __repr__(self) -> str:
-        # Data may be secret: show that there is some, not what it is.
-        data = "" if self.data is UNSET else ", data=…"
-        return f"RpcError({self.code}, {self.message!r}{data})"
+        data = "" if self.data is UNSET else f", {_preview(self.data)}"
+        return f"{type(self).__name__}({self.code}, {self.message!r}{data})"
 
 
 class MalformedResponse(RpcError):
@@ -119,6 +126,19 @@ class RemoteProtocolError(ProtocolError):
         self.error = error
         self.error_payload = error_payload
         self.response_id = response_id
+
+
+class InvalidResult(ValueError):
+    """The result of a call does not have the type that the caller expects.
+
+    The text says where; `result` is the raw result.
+    """
+
+    def __init__(self, method: str, reason: str, result: Raw) -> None:
+        super().__init__(f"the result of {method!r} is not as expected: {reason}")
+        self.method = method
+        self.reason = reason
+        self.result = result
 
 
 class ConnectionLost(Exception):
@@ -160,12 +180,40 @@ def to_rpc_error(error: BaseException, method: str, report: IncidentReporter) ->
     return RpcError.internal_error(data={"incident": report_incident(error, method, report).id})
 
 
+def without_data(error: BaseException) -> str:
+    """Return the text of an exception for a log, without the data of an RpcError.
+
+    The data is of the other side, and may be secret.
+    """
+    return f"{error.message} ({error.code})" if isinstance(error, RpcError) else str(error)
+
+
 def report_incident(error: BaseException, method: str, report: IncidentReporter) -> Incident:
     """Report an unexpected exception that was raised while running `method`."""
     incident = Incident(uuid4().hex[:12], method, error)
     with suppress(Exception):  # a broken log must not cost the caller its response
         report(incident)
     return incident
+
+
+def _preview(data: object) -> str:
+    """Show the data of an error on one line and in bounded length, as JSON if it is raw."""
+    if isinstance(data, Raw):
+        text = bytes(memoryview(data)[: 4 * _MAX_SHOWN_LENGTH]).decode(errors="replace")
+        text = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+    else:
+        text = _bounded_repr().repr(data)
+    return text if len(text) <= _MAX_SHOWN_LENGTH else f"{text[: _MAX_SHOWN_LENGTH - 1]}…"
+
+
+@cache
+def _bounded_repr() -> Repr:
+    # Like repr(), but bounded; an exception of a value's own __repr__ does not leave it.
+    bounded = Repr()
+    bounded.maxlevel = 4
+    bounded.maxdict = bounded.maxlist = bounded.maxtuple = 20
+    bounded.maxstring = bounded.maxlong = bounded.maxother = 200
+    return bounded
 
 
 def _with_detail(standard: str, detail: str) -> str:

@@ -191,6 +191,7 @@ class Peer:
         `reply_to_violations` the other side is not told about invalid payloads: programs that print
         log lines to stdout should not get an error response for each.
         """
+        check_batch_policy(batch_policy)
         self.batch_policy: BatchPolicy = batch_policy
         self.closed = False
         self.input_ended = False
@@ -441,6 +442,12 @@ class Peer:
             payload = slot.batch_response.fill(slot.index, payload)
         if payload is not None and not self.closed:
             self.send_queue.append(payload)
+
+
+def check_batch_policy(policy: str) -> None:
+    """Raise LocalProtocolError for anything but a BatchPolicy."""
+    if policy not in ("reject", "allow"):
+        raise LocalProtocolError(f"expected 'reject' or 'allow' as batch policy, got {policy!r}")
 
 
 class _BatchSlot(Struct, frozen=True):
