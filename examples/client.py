@@ -1,15 +1,27 @@
 """A JSON-RPC 2.0 client on the engine alone: over `--tcp HOST:PORT`, or over stdio to a child.
 
 python examples/client.py
-python examples/client.py --tcp 127.0.0.1:8765 sum '[1, 2]'
+python examples/client.py stock.take '["apple", 2]'
+python examples/client.py --tcp 127.0.0.1:8765 stock.list
+
+The server is `examples/server.py`. Without a method, the client shows a short conversation with it.
 """
 
+import argparse
 import asyncio
 import sys
 from asyncio.subprocess import PIPE, Process, create_subprocess_exec
 from pathlib import Path
 
-from trunkline.jsonrpc import Connection, Raw, RpcError, frame, from_raw
+from trunkline.jsonrpc import (
+    UNSET,
+    Connection,
+    ConnectionLost,
+    LocalProtocolError,
+    RpcError,
+    Transport,
+    frame,
+)
 from trunkline.stdio.stream import open_tcp
 
 
@@ -33,28 +45,51 @@ class ChildTransport:
         await self._child.wait()
 
 
-async def main(arguments: list[str]) -> None:
-    if arguments[:1] == ["--tcp"]:
-        host, _, port = arguments[1].rpartition(":")
-        transport = await open_tcp(host, int(port))
-    else:
-        server = Path(__file__).with_name("server.py")
-        child = await create_subprocess_exec(sys.executable, server, stdin=PIPE, stdout=PIPE)
-        transport = ChildTransport(child)
-    async with Connection(transport) as connection:
-        if arguments[2:]:
-            method, *params = arguments[2:]
-            print(from_raw(await connection.call(method, *map(str.encode, params)), object))
-            return
-        print("stock:", from_raw(await connection.call("stock.list"), object))
-        waiting = asyncio.create_task(connection.call("stock.wait", {"name": "pear"}))
-        try:
-            await connection.call("stock.take", ["pear"], timeout=5)
-        except RpcError as error:
-            print("refused:", error, bytes(error.data) if isinstance(error.data, Raw) else "")
-        await connection.notify("stock.delivered", {"name": "pear", "count": 2})
-        print("pears:", from_raw(await waiting, int))
+async def connect(address: str | None) -> Transport:
+    if address is not None:
+        host, _, port = address.rpartition(":")
+        return await open_tcp(host, int(port))
+    server = Path(__file__).with_name("server.py")
+    child = await create_subprocess_exec(sys.executable, server, stdin=PIPE, stdout=PIPE)
+    return ChildTransport(child)
+
+
+async def converse(connection: Connection) -> None:
+    print("stock:", await connection.call("stock.list", result=dict[str, int]))
+    waiting = asyncio.create_task(connection.call("stock.wait", {"name": "pear"}, result=int))
+    try:
+        await connection.call("stock.take", ["pear"], timeout=5)
+    except RpcError as error:
+        print("refused:", error)
+    await connection.notify("stock.delivered", {"name": "pear", "count": 2})
+    print("pears:", await waiting)
+
+
+async def main(address: str | None, method: str | None, params: str | None) -> None:
+    async with Connection(await connect(address)) as connection:
+        if method is None:
+            await converse(connection)
+        else:
+            given = UNSET if params is None else params.encode()  # bytes are sent as they are
+            print(await connection.call(method, given, result=object, timeout=30))
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1:]))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tcp", metavar="HOST:PORT", help="connect to a server that is running")
+    parser.add_argument("method", nargs="?", help="the method to call, such as stock.list")
+    parser.add_argument("params", nargs="?", help="its params, a JSON array or object")
+    options = parser.parse_args()
+    try:
+        asyncio.run(main(options.tcp, options.method, options.params))
+    except (
+        RpcError,
+        ConnectionLost,
+        LocalProtocolError,
+        OSError,
+        TimeoutError,
+        ValueError,
+    ) as error:
+        sys.exit(f"{type(error).__name__}: {error}")

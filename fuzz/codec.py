@@ -27,6 +27,7 @@ SEEDS = [
     b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"x","data":null}}',
     b'[{"jsonrpc":"2.0","id":1,"method":"a"},1,[],{"jsonrpc":"2.0","\\u0069d":1,"id":2}]',
     b'{"jsonrpc":"2.0","id":"\\ud83d\\ude00","method":"\xc3\xa9","params":{"_meta":{"x":1}},"x":1}',
+    b'{"jsonrpc":"2.0","id":7,"method":"m","params":{"text":"\\ud83d","x\\udc00":1}}',
 ]
 
 

@@ -360,6 +360,15 @@ async def test_only_ready_time_counts_as_uptime(
     assert watched.upstream.error == "it cannot list"
 
 
+async def test_the_state_of_a_server_shows_no_data_of_its_errors() -> None:
+    fake = Fake()
+    fake.failure = RpcError(-32001, "cannot list", {"token": "hunter2"})
+    watched = Watched(fake, max_restarts=0)
+    async with asyncio.timeout(5):
+        await watched.until(UpstreamState.FAILED)
+    assert watched.upstream.error == "cannot list (-32001)"
+
+
 @pytest.mark.holds("O0.17")
 async def test_a_backend_that_stays_up_is_restarted_without_limit() -> None:
     fake = Fake()

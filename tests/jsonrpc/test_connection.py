@@ -275,6 +275,15 @@ async def test_invalid_input_is_answered_and_the_next_payload_served() -> None:
     assert handler.violations == [violation]
 
 
+@tidy
+async def test_a_request_with_half_a_character_is_answered_under_its_id() -> None:
+    transport = ScriptedTransport()
+    async with Connection(transport, MethodTable()):
+        transport.deliver(b'{"jsonrpc":"2.0","id":7,"method":"ping","params":{"text":"\\ud83d"}}')
+        await settle()
+    assert [outcome(each) for each in transport.sent] == [(7, -32700)]
+
+
 @pytest.mark.holds("C10")
 @tidy
 async def test_notifications_are_handled_in_order_before_more_is_read() -> None:

@@ -25,8 +25,10 @@ from trunkline.jsonrpc import (
     Notification,
     Peer,
     Raw,
+    RemoteProtocolError,
     Request,
     Response,
+    RpcError,
 )
 from trunkline.jsonrpc.connection import MAX_WAITING_EVENTS
 
@@ -342,9 +344,10 @@ async def test_run_cancels_what_outlasts_the_other_side(
     transport.deliver(request_payload(1, "slow") if is_request else Notification("note").encode())
     await gate.started.wait()
     transport.deliver(end)
-    await clock.advance(0.9)
+    await clock.advance(0.15)  # the end is noticed
+    await clock.advance(0.8)
     assert (gate.cancelled, run.done()) == (0, False)
-    await clock.advance(0.2)
+    await clock.advance(0.3)
     await run
     assert gate.cancelled == 1
     assert transport.closed
@@ -361,18 +364,23 @@ async def test_run_ends_although_the_handler_of_a_notification_ignores_its_cance
 
 
 @tidy
-async def test_messages_before_the_end_of_input_are_handled_after_a_notification() -> None:
+async def test_messages_before_the_end_of_input_are_handled_after_a_notification(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     transport, handler, gate = ScriptedTransport(), MethodTable(), BlockingMethod()
+    too_long = RpcError.parse_error("too long")
+    clock = LoopClock(monkeypatch)
     handler.on_notification = lambda _: take_note(gate)
     run = asyncio.create_task(Connection(transport, handler).run())
-    transport.deliver(NOTIFICATION, request_payload(1, "ping"), b"garbage", None)
+    transport.deliver(NOTIFICATION, request_payload(1, "ping"), b"garbage")
+    transport.deliver(RemoteProtocolError(too_long), None)
     await gate.started.wait()
-    await settle()
+    await clock.advance(0.15)
     assert [each["id"] for each in transport.sent] == [None]
     gate.release.set()
     await run
     assert [outcome(each) for each in transport.sent] == [(None, -32700), (1, {})]
-    assert len(handler.violations) == 1
+    assert len(handler.violations) == 2
 
 
 @tidy
@@ -397,7 +405,10 @@ async def test_a_call_of_a_notification_is_lost_when_the_other_side_ends() -> No
 
 
 @tidy
-async def test_a_response_that_waits_for_a_notification_is_not_lost_at_the_end() -> None:
+async def test_a_response_that_waits_for_a_notification_is_not_lost_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = LoopClock(monkeypatch)
     transport, handler, stubborn = ScriptedTransport(), MethodTable(), Stubborn()
     handler.on_notification = lambda _: stubborn()
     connection = Connection(transport, handler, close_timeout=0)
@@ -405,7 +416,7 @@ async def test_a_response_that_waits_for_a_notification_is_not_lost_at_the_end()
         call = asyncio.create_task(connection.call("m", result=int))
         await settle()
         transport.deliver(NOTIFICATION, Response(1, 7).encode(), request_payload(2, "ping"))
-        await settle()
+        await clock.advance(0.15)
         assert not call.done()
         transport.deliver(None)
         await connection.wait_ended()
@@ -414,11 +425,15 @@ async def test_a_response_that_waits_for_a_notification_is_not_lost_at_the_end()
 
 
 @tidy
-async def test_a_bounded_number_of_messages_waits_for_a_notification() -> None:
+async def test_a_bounded_number_of_messages_waits_for_a_notification(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = LoopClock(monkeypatch)
     transport, handler, gate = ScriptedTransport(), MethodTable(), BlockingMethod()
     handler.on_notification = lambda _: take_note(gate)
     async with Connection(transport, handler):
         transport.deliver(NOTIFICATION, *[request_payload(n, "ping") for n in range(100)])
+        await clock.advance(0.15)
         for _ in range(20):
             await settle()
         assert transport.inbox.qsize() == 100 - MAX_WAITING_EVENTS
@@ -435,4 +450,37 @@ async def test_a_transport_that_fails_during_a_notification_ends_the_connection_
     transport.deliver(NOTIFICATION, ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
         await Connection(transport, handler, close_timeout=0).run()
+    assert transport.closed
+
+
+@tidy
+async def test_quick_notifications_share_one_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    transport, handler = ScriptedTransport(), MethodTable()
+    clock, gates = LoopClock(monkeypatch), [BlockingMethod() for _ in range(3)]
+    handler.on_notification = lambda note: take_note(gates[int(note.method)])
+    async with Connection(transport, handler):
+        for number, gate in enumerate(gates):
+            transport.deliver(Notification(str(number)).encode(), request_payload(number, "ping"))
+            await gate.started.wait()
+            await clock.advance(0.06)  # the timer of the first one finds the second one young
+            assert transport.inbox.qsize() == 1
+            gate.release.set()
+            await settle()
+        await clock.advance(0.2)
+    assert [each["id"] for each in transport.sent] == [0, 1, 2]
+
+
+@tidy
+async def test_a_run_that_is_cancelled_during_a_notification_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    transport, handler, gate = ScriptedTransport(), MethodTable(), BlockingMethod()
+    clock = LoopClock(monkeypatch)
+    handler.on_notification = lambda _: take_note(gate)
+    run = asyncio.create_task(Connection(transport, handler, close_timeout=0).run())
+    transport.deliver(NOTIFICATION)
+    await gate.started.wait()
+    await clock.advance(0.15)
+    await stop(run)
+    assert gate.cancelled == 1
     assert transport.closed

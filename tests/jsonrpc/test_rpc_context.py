@@ -203,7 +203,7 @@ async def test_a_context_follows_a_result_that_needs_no_task() -> None:
 @tidy
 async def test_a_context_of_a_connection_that_ended_raises() -> None:
     dispatcher, contexts = Dispatcher(), list[RpcContext]()
-    dispatcher.method("keep")(keep := _keeper(contexts))
+    dispatcher.method("keep")(keep := _recorder(contexts))
     near, far = memory_pipe()
     async with Connection(far, dispatcher), Connection(near) as connection:
         await connection.call("keep")
@@ -214,7 +214,7 @@ async def test_a_context_of_a_connection_that_ended_raises() -> None:
         await contexts[0].notify("m")
 
 
-def _keeper(contexts: list[RpcContext]) -> Callable[..., Any]:
+def _recorder(contexts: list[RpcContext]) -> Callable[..., Any]:
     def keep(context: RpcContext) -> None:
         contexts.append(context)
 
@@ -293,7 +293,7 @@ def test_a_function_that_cannot_get_its_context_is_rejected(function: Any) -> No
 def with_two_objects(a: dict[str, int] | Point, context: RpcContext) -> None: ...
 
 
-def test_params_that_json_cannot_express_are_rejected_beside_a_context() -> None:
+def test_params_that_json_cannot_express_are_rejected_with_a_context() -> None:
     with pytest.raises(LocalProtocolError, match="cannot read params"):
         Dispatcher().method("m")(with_two_objects)
 

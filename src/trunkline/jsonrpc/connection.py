@@ -56,6 +56,10 @@ CLOSE_TIMEOUT = 5.0
 # How many messages may wait for the handler of a notification before nothing more is read.
 MAX_WAITING_EVENTS = 64
 
+# After how many seconds of such a handler the connection looks whether the other side has ended.
+# Nearly all handlers are faster, and reading takes a task for each message then.
+READ_AHEAD_DELAY = 0.1
+
 # The least time, in seconds, that a cancelled request has to clean up.
 CANCEL_TIMEOUT = 0.1
 
@@ -147,8 +151,11 @@ class Connection:
         self._progress = asyncio.Event()
         # What was received and is handled next; see `_read_ahead`.
         self._waiting_events: deque[Event] = deque()
-        self._receiving: asyncio.Task[list[Event] | None] | None = None
-        self._input_deadline: float | None = None
+        self._receiving: asyncio.Task[bytes | None] | None = None
+        self._read_ahead_at = 0.0
+        self._read_ahead_timer: asyncio.TimerHandle | None = None
+        self._input_over = False
+        self._out_of_time = False
         self._overtaking_calls: set[int] = set()
         self._background: set[asyncio.Task[None]] = set()
         # Whether all input has been handled and `run` waits for the next payload.
@@ -188,8 +195,22 @@ class Connection:
         if (set_receiver := getattr(self._transport, "set_receiver", None)) is not None:
             set_receiver(self._dispatch_inline)
         try:
-            while (events := await self._next_events()) is not None:
-                waiting = self._waiting_events
+            waiting = self._waiting_events
+            while not self._input_over:
+                receiving, self._receiving = self._receiving, None
+                self._awaits_payload = receiving is None or not receiving.done()
+                try:
+                    payload = await (receiving or self._transport.receive())
+                except RemoteProtocolError as violation:
+                    events = self._peer.report_violation(violation)
+                except (ConnectionLost, OSError):
+                    break
+                else:
+                    if payload is None:
+                        break
+                    events = self._peer.receive(payload)
+                finally:
+                    self._awaits_payload = False
                 waiting.extend(events)
                 while waiting:
                     if (notified := self._handle_event(waiting.popleft())) is not None:
@@ -197,30 +218,14 @@ class Connection:
                 if self._peer.send_queue:
                     await self._sender.flush()
         finally:
-            try:
-                await self._end()
-            finally:
-                if self._receiving is not None:
-                    self._receiving.cancel()
+            await self._end_run()
 
-    async def _next_events(self) -> list[Event] | None:
-        """Return the events of the next payload, or None at the end of input."""
-        if self._input_deadline is not None:
-            return None
-        receiving, self._receiving = self._receiving, None
-        self._awaits_payload = receiving is None or not receiving.done()
-        return await (self._receive_events() if receiving is None else receiving)
-
-    async def _receive_events(self) -> list[Event] | None:
+    async def _end_run(self) -> None:
         try:
-            payload = await self._transport.receive()
-        except RemoteProtocolError as violation:
-            return self._peer.report_violation(violation)
-        except (ConnectionLost, OSError):
-            return None
+            await self._end()
         finally:
-            self._awaits_payload = False
-        return None if payload is None else self._peer.receive(payload)
+            if self._receiving is not None:
+                self._receiving.cancel()
 
     def _dispatch_inline(self, payload: bytes) -> bool:
         """Handle a payload in the callback of the transport; return False to leave it to `run`.
@@ -289,17 +294,30 @@ class Connection:
         # A task of its own: closing can cancel it, but not the task of `run`.
         task = asyncio.create_task(notified)
         self._notification_tasks = [task]
-        await asyncio.sleep(0)  # most handlers need no more than one step
+        loop = asyncio.get_running_loop()
+        self._read_ahead_at = loop.time() + READ_AHEAD_DELAY
+        if self._read_ahead_timer is None:
+            self._read_ahead_timer = loop.call_at(self._read_ahead_at, self._check_read_ahead)
         while not task.done() and task not in self._not_awaited:
-            self._progress.clear()
-            self._read_ahead()
-            try:
-                async with asyncio.timeout_at(self._input_deadline):
-                    await self._progress.wait()
-            except TimeoutError:
+            if self._out_of_time:
                 self._cancel_soon([task])
                 self._drop_waiting_events()
                 return
+            self._progress.clear()
+            if self._overtaking_calls or loop.time() >= self._read_ahead_at:
+                self._read_ahead()
+            await self._progress.wait()
+
+    def _check_read_ahead(self) -> None:
+        # One timer for all notifications: a timer each would cost more than most handlers.
+        self._read_ahead_timer = None
+        if all(task.done() for task in self._notification_tasks):
+            return
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._read_ahead_at:
+            self._progress.set()
+        else:
+            self._read_ahead_timer = loop.call_at(self._read_ahead_at, self._check_read_ahead)
 
     def _drop_waiting_events(self) -> None:
         events = [*self._waiting_events]
@@ -313,30 +331,50 @@ class Connection:
 
         Only responses that the handler itself waits for are handled at once.
         """
-        receiving = self._receiving
-        if receiving is not None and receiving.done():
-            self._receiving = None
-            events = receiving.result()
-            if events is None:
-                self._input_deadline = asyncio.get_running_loop().time() + self._close_timeout
-                self._fail_lost_calls(self._peer.end_input(), _CONNECTION_ENDED)
-            for event in events or ():
+        if self._receiving is not None and self._receiving.done():
+            receiving, self._receiving = self._receiving, None
+            events: list[Event] = []
+            try:
+                payload = receiving.result()
+            except RemoteProtocolError as violation:
+                events = self._peer.report_violation(violation)
+            except (ConnectionLost, OSError):
+                self._end_input_ahead()
+            else:
+                if payload is None:
+                    self._end_input_ahead()
+                else:
+                    events = self._peer.receive(payload)
+            for event in events:
                 if isinstance(event, Returned | Failed) and event.id in self._overtaking_calls:
                     self._complete_call(event)
                 else:
                     self._waiting_events.append(event)
         if (
             self._receiving is None
-            and self._input_deadline is None
+            and not self._input_over
             and len(self._waiting_events) < MAX_WAITING_EVENTS
         ):
             self._receiving = asyncio.create_task(self._receive_ahead())
             self._receiving.add_done_callback(lambda _: self._progress.set())
 
-    async def _receive_ahead(self) -> list[Event] | None:
+    async def _receive_ahead(self) -> bytes | None:
         if self._peer.send_queue:
             await self._sender.flush()
-        return await self._receive_events()
+        try:
+            return await self._transport.receive()
+        finally:
+            self._awaits_payload = False  # as soon as there is one: none may overtake it
+
+    def _end_input_ahead(self) -> None:
+        self._input_over = True
+        self._fail_lost_calls(self._peer.end_input(), _CONNECTION_ENDED)
+        self._spawn(self._limit_time())
+
+    async def _limit_time(self) -> None:
+        await asyncio.sleep(self._close_timeout)
+        self._out_of_time = True
+        self._progress.set()
 
     # Calls of this side
 
@@ -396,6 +434,7 @@ class Connection:
             if overtake:
                 self._overtaking_calls.add(pending.request_id)
                 pending.add_callback(self._forget_overtaking)
+                self._progress.set()
             try:
                 await self._sender.flush()
             except asyncio.CancelledError:
@@ -566,6 +605,8 @@ class Connection:
 
     async def _release(self) -> None:
         """Stop everything at once; always wake the tasks that wait for the end."""
+        if self._read_ahead_timer is not None:
+            self._read_ahead_timer.cancel()
         self._drop_waiting_events()
         self._peer.close()
         self._sender.close()
