@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 define environment
 	test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
 	$(1)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $(2)
-	$(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . ./packaging/trunkline
 	touch $@
 endef
 

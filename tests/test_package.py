@@ -4,12 +4,15 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import pytest
 
+import trunkline
 from trunkline import jsonrpc
 
 ROOT = Path(__file__).parents[1]
@@ -49,6 +52,66 @@ assert ours == {{"jsonrpc"}}, ours
     command = [sys.executable, "-I", "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stderr == ""
+
+
+def test_the_engine_and_its_streams_need_no_package_but_msgspec() -> None:
+    program = """
+import sys
+import trunkline.jsonrpc, trunkline.stdio.stream
+print(*{name.partition(".")[0] for name in sys.modules} - sys.stdlib_module_names)
+"""
+    command = [sys.executable, "-P", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    found = {name for name in done.stdout.split() if not name.startswith(("__", "_virtualenv"))}
+    # msgspec imports typing_extensions if it is installed, and an environment may add the other one.
+    assert found - {"typing_extensions", "_distutils_hack"} == {"msgspec", "trunkline"}
+
+
+def read_project(file: str) -> dict[str, Any]:
+    return tomllib.loads((ROOT / file).read_text(encoding="utf-8"))["project"]
+
+
+def test_users_install_the_command_and_the_same_version_with_all_packages() -> None:
+    slim, users = read_project("pyproject.toml"), read_project("packaging/trunkline/pyproject.toml")
+    assert [each.partition(">")[0] for each in slim["dependencies"]] == ["msgspec"]
+    version = trunkline.__version__
+    assert (users["name"], users["version"]) == ("trunkline", version)
+    assert users["dependencies"] == [f"{slim['name']}[gateway]=={version}"]
+    assert users["scripts"] == {"trunkline": "trunkline.cli:main"}
+    assert users["optional-dependencies"] == {
+        extra: [f"{slim['name']}[{extra}]=={version}"]
+        for extra in slim["optional-dependencies"]
+        if extra != "gateway"
+    }
+    for key in ("requires-python", "license", "keywords"):
+        assert users[key] == slim[key]
+
+
+def test_the_lock_has_the_packages_of_the_gateway() -> None:
+    slim = read_project("pyproject.toml")
+    extras = slim["optional-dependencies"]
+    wanted = {*slim["dependencies"], *extras["gateway"], *extras["conditions"]}
+    lock = (ROOT / "requirements/runtime.in").read_text(encoding="utf-8").splitlines()
+    assert {each.replace('"', "'") for each in lock} == wanted
+
+
+def test_without_the_packages_of_the_gateway_every_command_says_what_to_install() -> None:
+    program = """
+import sys
+from importlib.machinery import PathFinder
+find = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *rest: None if name == "typer" else find(name, *rest)
+from trunkline.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+    for arguments in (["serve"], ["check"], []):
+        command = [sys.executable, "-c", program, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr == (
+            "trunkline: the packages of the gateway are not installed; "
+            "install them: pip install trunkline\n"
+        )
 
 
 CONFIG = """[servers.me]

@@ -10,6 +10,7 @@ everything else to stderr.
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +26,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if list(arguments) == ["--version"]:
         print(f"trunkline {__version__}")
         return 0
+    # All packages of the gateway are installed together, so it is enough to look for one of them.
+    if PathFinder.find_spec("typer") is None:
+        print(
+            "trunkline: the packages of the gateway are not installed; "
+            "install them: pip install trunkline",
+            file=sys.stderr,
+        )
+        return 1
     with _protected_process():
         plain = parse_plain_serve(arguments)
         if plain is not None:
