@@ -63,7 +63,7 @@ print(*{name.partition(".")[0] for name in sys.modules} - sys.stdlib_module_name
     command = [sys.executable, "-P", "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     found = {name for name in done.stdout.split() if not name.startswith(("__", "_virtualenv"))}
-    # msgspec imports typing_extensions if it is installed, and an environment may add the other one.
+    # msgspec imports typing_extensions where it is installed; an environment may add the other.
     assert found - {"typing_extensions", "_distutils_hack"} == {"msgspec", "trunkline"}
 
 
