@@ -1,5 +1,7 @@
 """`main`: a fast path for the arguments that clients use, and typer for all others."""
 
+import os
+import re
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -7,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.samples import BROKEN, OPERATOR, config
 from trunkline import __version__, cli
 
 
@@ -63,6 +66,37 @@ def test_both_parsers_call_the_same_command(monkeypatch: pytest.MonkeyPatch) -> 
 def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out == f"trunkline {__version__}\n"
+
+
+@pytest.mark.parametrize("buffered", [True, False])
+@pytest.mark.parametrize(
+    ("arguments", "output"),
+    [("--version", "stdout"), ("--help", "stdout"), ("tools", "stdout"), ("tools", "stderr")],
+)
+def test_a_command_ends_quietly_when_the_reader_of_its_output_has_gone(
+    arguments: str, output: str, buffered: bool, tmp_path: Path
+) -> None:
+    file = config(tmp_path, OPERATOR, BROKEN)
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    stdout, stderr = (
+        write_end if output == name else subprocess.PIPE for name in ("stdout", "stderr")
+    )
+    try:
+        result = subprocess.run(
+            [sys.executable, *([] if buffered else ["-u"]), "-m", "trunkline", arguments],
+            env={**os.environ, "TRUNKLINE_CONFIG": file},
+            stdout=stdout,
+            stderr=stderr,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    finally:
+        os.close(write_end)
+    assert result.returncode == cli.BROKEN_PIPE_EXIT
+    for text in (result.stdout or "", result.stderr or ""):
+        assert not re.search("Traceback|Exception|BrokenPipe", text)
 
 
 PACKAGES = tuple(f"trunkline.{name}" for name in ("backends", "endpoints", "http", "stdio"))

@@ -4,19 +4,23 @@
          └─> program (typer) ──> all commands, each imported when it runs
 
 Exit codes: 0 success, 1 failure, 2 invalid arguments or configuration. Results go to stdout,
-everything else to stderr.
+everything else to stderr. If the reader of the output closes it, the command ends without a word.
 """
 
+import os
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 from trunkline import __version__
 from trunkline.process_access import adopt_orphans, hide_secrets, set_process_name
 from trunkline.stdio.orphan_reaper import TOKEN_VARIABLE, kill_children
+
+BROKEN_PIPE_EXIT = 141
+"""The exit code if the reader closes the output: 128 + SIGPIPE, as a shell reports it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,7 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     # Without typer, which is slow to import.
     if list(arguments) == ["--version"]:
-        print(f"trunkline {__version__}")
+        with _exit_on_broken_pipe():
+            print(f"trunkline {__version__}")
         return 0
     # All packages of the gateway are installed together, so it is enough to look for one of them.
     if PathFinder.find_spec("typer") is None:
@@ -42,8 +47,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return serve(plain.config, plain.stdio)
         from trunkline.cli.program import program  # noqa: PLC0415  imports typer, which is slow
 
-        program(args=list(arguments), prog_name="trunkline")
+        with _exit_on_broken_pipe():
+            program(args=list(arguments), prog_name="trunkline")
         return 0
+
+
+@contextmanager
+def _exit_on_broken_pipe() -> Generator[None]:
+    """Exit quietly if the reader of the output, such as `head`, has closed it."""
+    # Before the command: typer replaces both when a write fails.
+    outputs = (sys.stdout, sys.stderr)
+    is_broken = False
+    try:
+        yield
+    except BrokenPipeError:
+        is_broken = True
+    except SystemExit as error:
+        # typer turns the BrokenPipeError of a command into an exit code.
+        is_broken = isinstance(error.__context__, BrokenPipeError)
+        if not is_broken:
+            raise
+    finally:
+        # Small results are still in the buffer. Python would print a traceback for them at exit.
+        for output in outputs:
+            is_broken |= not _flush_or_discard(output)
+        if is_broken:
+            raise SystemExit(BROKEN_PIPE_EXIT) from None
+
+
+def _flush_or_discard(output: TextIO) -> bool:
+    """Write what is in the buffer; without a reader, discard it and return False."""
+    try:
+        if not output.closed:
+            output.flush()
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, output.fileno())
+        os.close(nowhere)
+        return False
+    return True
 
 
 @contextmanager

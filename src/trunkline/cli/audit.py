@@ -278,9 +278,6 @@ def run_tail(option: Path | None, selection: RecordSelection, lines: int, as_jso
     except KeyboardInterrupt:
         # 128 + SIGINT, as a shell reports it.
         raise SystemExit(130) from None
-    except BrokenPipeError:
-        # The reader, such as `head`, has seen enough.
-        raise SystemExit(0) from None
 
 
 def follow_records(
