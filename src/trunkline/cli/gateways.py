@@ -209,12 +209,30 @@ def run_reload(pid: int | None, as_json: bool) -> None:
         fail(EXIT_FAILURE, *dict.fromkeys(problems))
 
 
+def reload_config(path: Path) -> None:
+    """Reload the running gateways with the configuration `path`; exit with 1 if one failed."""
+    for each in asyncio.run(reload_all(socket_folders(os.environ), config=str(path.absolute()))):
+        outcome = each.outcome
+        if outcome.problem is not None:
+            fail(EXIT_FAILURE, *(f"{each.pid}: {line}" for line in outcome.problem.splitlines()))
+        changed = "; ".join(outcome.changed) or "has it already"
+        print_lines(f"the running gateway {each.pid}: {changed}")
+
+
 async def reload_all(
-    folders: Iterable[Path], pid: int | None = None, timeout: float = RELOAD_TIMEOUT
+    folders: Iterable[Path],
+    pid: int | None = None,
+    timeout: float = RELOAD_TIMEOUT,
+    config: str | None = None,
 ) -> list[GatewayReload]:
-    """Reload all gateways with a socket in `folders`, or the selected one."""
+    """Reload all gateways with a socket in `folders`, or those with a pid or configuration."""
     found = await list_gateways(folders)
-    selected = [gateway for gateway in found if pid is None or gateway.pid == pid]
+    selected = [
+        gateway
+        for gateway in found
+        if pid in {None, gateway.pid}
+        and (config is None or (gateway.status is not None and gateway.status.config == config))
+    ]
     return list(await asyncio.gather(*(_request_reload(each, timeout) for each in selected)))
 
 

@@ -151,6 +151,86 @@ def find(
     run_find(query, config, json, limit, timeout)
 
 
+ServerArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="The server, as `trunkline list` shows it.")
+]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Show the change of the file, and change nothing.")
+]
+
+
+@program.command()
+def add(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name for the server.")],
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="URL|COMMAND", help="A URL; or -- and a command with arguments."),
+    ],
+    env: Annotated[
+        list[str] | None,
+        typer.Option("--env", "-e", metavar="KEY=VALUE", help="A variable of the command."),
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", "-H", metavar="NAME:VALUE", help="A header for the URL."),
+    ] = None,
+    *,
+    config: ConfigOption = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Add it even if it does not start.")
+    ] = False,
+    dry_run: DryRunOption = False,
+    timeout: TimeoutOption = None,
+) -> None:
+    """Start a server once, and add it to the configuration.
+
+    Examples: `trunkline add fs -- npx -y @modelcontextprotocol/server-filesystem /data`,
+    `trunkline add linear https://mcp.linear.app/mcp`.
+    """
+    from trunkline.cli.edit_servers import NewServer, run_add  # noqa: PLC0415
+
+    server = NewServer(name, tuple(words), tuple(env or ()), tuple(header or ()))
+    run_add(server, config, timeout, force=force, dry_run=dry_run)
+
+
+@program.command()
+def remove(
+    name: ServerArgument, config: ConfigOption = None, dry_run: DryRunOption = False
+) -> None:
+    """Remove a server from the configuration."""
+    from trunkline.cli.edit_servers import run_remove  # noqa: PLC0415
+
+    run_remove(name, config, dry_run=dry_run)
+
+
+@program.command()
+def enable(
+    name: ServerArgument, config: ConfigOption = None, dry_run: DryRunOption = False
+) -> None:
+    """Enable a disabled server in the configuration."""
+    from trunkline.cli.edit_servers import run_enable  # noqa: PLC0415
+
+    run_enable(name, config, disabled=False, dry_run=dry_run)
+
+
+@program.command()
+def disable(
+    name: ServerArgument, config: ConfigOption = None, dry_run: DryRunOption = False
+) -> None:
+    """Disable a server in the configuration, but keep it there."""
+    from trunkline.cli.edit_servers import run_enable  # noqa: PLC0415
+
+    run_enable(name, config, disabled=True, dry_run=dry_run)
+
+
+@program.command("list")
+def list_servers(config: ConfigOption = None, json: JsonOption = False) -> None:
+    """List the servers of the configuration, without starting them."""
+    from trunkline.cli.edit_servers import run_list  # noqa: PLC0415
+
+    run_list(config, json)
+
+
 @program.command()
 def ps(json: JsonOption = False) -> None:
     """Show your running gateways and the state of their servers."""

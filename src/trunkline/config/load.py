@@ -148,15 +148,20 @@ class RawConfig(Struct, frozen=True, kw_only=True):
 
 
 def load_config(
-    path: Path | None, environ: Mapping[str, str], files: list[Path] | None = None
+    path: Path | None,
+    environ: Mapping[str, str],
+    files: list[Path] | None = None,
+    text: str | None = None,
 ) -> Config:
     """Return the configuration in `path`, or the defaults; raises ConfigErrors.
 
-    `files` collects all further files that were read, also after errors.
+    `files` collects all further files that were read, also after errors. `text` is used instead of
+    the content of the file, which need not exist then.
     """
     if path is None:
         return Config()
-    raw, report = _read_raw(path, "check the name, or leave it out to start without servers")
+    missing = "check the name, or leave it out to start without servers"
+    raw, report = _parse_raw(path, read_config_text(path, missing) if text is None else text)
     context = raw.resolve_context(environ, files)
     # Resolve everything before raising, so that one run reports every mistake.
     servers = [_ResolvedServer(entry, context, report) for entry in raw.entries]
@@ -208,15 +213,13 @@ class _ResolvedServer:
 
 def read_raw_config(path: Path) -> RawConfig:
     """Return the file at `path` with references unresolved; raises ConfigErrors."""
-    raw, report = _read_raw(path, "check the name")
+    raw, report = _parse_raw(path, read_config_text(path, "check the name"))
     report.raise_if_any()
     return msgspec.structs.replace(raw, notes=report.notes())
 
 
-def _read_raw(path: Path, missing: str) -> tuple[RawConfig, ErrorCollector]:
-    """Read a file; `missing` is the fix if it does not exist. Raises ConfigErrors."""
-    text = _read_config_text(path, missing)
-    is_client = _is_client_file(path, text)
+def _parse_raw(path: Path, text: str) -> tuple[RawConfig, ErrorCollector]:
+    is_client = is_client_file(path, text)
     if is_client:
         parsed = parse_json(text, str(path))
         entries, inputs = (
@@ -240,13 +243,14 @@ def _read_raw(path: Path, missing: str) -> tuple[RawConfig, ErrorCollector]:
     return raw, parsed.errors
 
 
-def _is_client_file(path: Path, text: str) -> bool:
+def is_client_file(path: Path, text: str) -> bool:
     """Whether a file belongs to a client, by its suffix or its first character."""
     suffix = path.suffix.lower()
     # TOML cannot begin with a brace, so only JSON does.
     return suffix in _JSON_SUFFIXES or (suffix != ".toml" and text.lstrip().startswith("{"))
 
 
-def _read_config_text(path: Path, missing: str) -> str:
+def read_config_text(path: Path, missing: str) -> str:
+    """Return the text of a file; `missing` is the fix if it does not exist. Raises ConfigErrors."""
     limit = MAX_CONFIG_BYTES if path.suffix.lower() == ".toml" else MAX_CLIENT_FILE_BYTES
     return read_text(path, limit, missing)

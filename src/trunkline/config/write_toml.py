@@ -60,7 +60,7 @@ def to_toml(*configs: RawConfig) -> str:
             if table not in same_name:
                 same_name.append(table)
                 taken.append(_free_name(entry.name, taken))
-                lines += ["", *_write_server(taken[-1], table)]
+                lines += ["", *write_server(taken[-1], table)]
         lines.append("")
     return "\n".join(lines)
 
@@ -172,7 +172,8 @@ def _write_variable(name: str, default: str | None) -> str:
     return f"${{{name}:-{default}}}" if is_plain else f"${{{name}}}"
 
 
-def _write_server(name: str, table: Table) -> list[str]:
+def write_server(name: str, table: Table) -> list[str]:
+    """Return the lines of a server's table and its inner tables."""
     header = f"servers.{_write_key(name)}"
     lines = [
         f"[{header}]",
@@ -184,11 +185,16 @@ def _write_server(name: str, table: Table) -> list[str]:
         is_written = bool(inner) or (key == "sandbox" and key in table)
         lines += ["", f"[{header}.{key}]"] if is_written else []
         for each, value in inner.items():
-            if key != "sandbox" and _SECRET_NAME.search(each) and not _has_reference(value):
+            if key != "sandbox" and is_literal_secret(each, value):
                 variable = variable_name(each if key == "env" else f"{name}_{each}")
                 lines.append(f'# could be "${{{variable}}}": then this file has no secret')
             lines += _write_pairs({each: value})
     return lines
+
+
+def is_literal_secret(name: str, value: str) -> bool:
+    """Whether a value of `env` or `headers` is a secret by its name, and not a reference to one."""
+    return _SECRET_NAME.search(name) is not None and not _has_reference(value)
 
 
 def _has_reference(text: str) -> bool:
