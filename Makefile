@@ -8,6 +8,7 @@
 #   make test-outside   tests against real clients and servers   make lock     update the locks
 #   make conformance    the official MCP suite, directly and through the gateway
 #   make bench-finding  recall of the tool search over the tools of real servers
+#   make bench-finding-public   the same over a public set that nothing was tuned on, from PyPI
 #   make bench-layers   the cost of policy, audit, metrics and traces
 #   make bench-hop      one hop through Trunkline, nginx and other gateways
 
@@ -19,7 +20,7 @@ FUZZ_SECONDS ?= 60
 # With this variable, every program that a test starts would compile Trunkline again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve test test-on test-pure test-doing test-stores test-outside conformance check bench bench-finding bench-hop bench-layers requirements fuzz docs lock update clean
+.PHONY: serve test test-on test-pure test-doing test-stores test-outside conformance check bench bench-finding bench-finding-public bench-hop bench-layers requirements fuzz docs lock update clean
 
 # $(call environment,directory,lock): a virtual environment with exactly what the lock names.
 # --no-deps, because a lock names every package: pip would resolve `coverage[toml]` again and stop at
@@ -140,6 +141,15 @@ requirements: $(VENV)/.test
 
 bench-finding: $(VENV)/.test
 	$(BIN)/python -m bench.finding $(ARGS)
+
+# A public set of functions and questions. The wheel is read, never installed.
+BFCL := bench/finding/public/bfcl_eval-2026.3.23-py3-none-any.whl
+
+$(BFCL): $(VENV)/.test
+	$(BIN)/python -m pip download --quiet --no-deps --dest $(@D) bfcl-eval==2026.3.23
+
+bench-finding-public: $(BFCL)
+	$(BIN)/python -m bench.finding.public_set $(BFCL)
 
 .venv-hop/.ready: requirements/hop.txt pyproject.toml
 	$(call environment,.venv-hop,requirements/hop.txt)

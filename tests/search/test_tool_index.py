@@ -43,10 +43,14 @@ def find(made: ToolIndex, query: str) -> list[str]:
     return [found.entry.public_name for found in made.find(query, 5, anything)]
 
 
-SCHEMA = {"type": "object", "properties": {"altitude": {"type": "number"}}}
+SCHEMA = {
+    "type": "object",
+    "properties": {"altitude": {"type": "number", "description": "How high above the sea."}},
+}
+TEXTS = ["fly", "Aeroplane", "wings", "feathers", "altitude", "sea", "airport"]
 
 
-@pytest.mark.parametrize("word", ["fly", "Aeroplane", "wings", "feathers", "altitude", "airport"])
+@pytest.mark.parametrize("word", TEXTS)
 def test_a_tool_is_found_by_all_its_texts(word: str) -> None:
     flying = entry(
         "fly",
@@ -61,6 +65,20 @@ def test_a_tool_is_found_by_all_its_texts(word: str) -> None:
 def test_the_name_counts_more_than_the_description() -> None:
     made = index(entry("a", description="merge"), entry("merge", description="a"))
     assert find(made, "merge things") == ["b__merge", "b__a"]
+
+
+def test_the_name_of_a_parameter_counts_more_than_its_description() -> None:
+    def schema(name: str, description: str) -> dict[str, Any]:
+        return {"type": "object", "properties": {name: {"description": description}}}
+
+    described = entry("a", inputSchema=schema("level", "depth"))
+    named = entry("b", inputSchema=schema("depth", "level"))
+    assert find(index(described, named), "depth") == ["b__b", "b__a"]
+
+
+def test_a_malformed_parameter_leaves_the_descriptions_of_others() -> None:
+    schema = {"properties": {"any": True, "none": {"description": 3}, "x": {"description": "sea"}}}
+    assert find(index(entry("a", inputSchema=schema), entry("b")), "sea") == ["b__a"]
 
 
 def test_a_name_ranks_first_with_or_without_its_prefix() -> None:

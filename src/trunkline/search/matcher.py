@@ -49,6 +49,10 @@ _MAX_GUESSED_LENGTH = 40
 _MAX_CANDIDATES = 6
 _MAX_GUESSED_WORDS = 8  # per query: each is compared with the whole index
 
+# The shares of words are rounded, so that all postings refer to these numbers instead of own ones.
+_SHARE_STEPS = 1000
+_SHARES = [step / _SHARE_STEPS for step in range(_SHARE_STEPS + 1)]
+
 
 # Returns whether the document with this key may be found.
 KeyFilter: TypeAlias = Callable[[str], bool]
@@ -183,7 +187,11 @@ class Matcher:
                     else:
                         counts[word] = each
         stop_words = self._lexicon.stop_words
-        return {word: n / (_BM25_K1 + n) for word, n in counts.items() if word not in stop_words}
+        return {
+            word: _SHARES[round(_SHARE_STEPS * n / (_BM25_K1 + n))]
+            for word, n in counts.items()
+            if word not in stop_words
+        }
 
     # Queries
 

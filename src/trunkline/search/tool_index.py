@@ -28,6 +28,7 @@ TOOL_FIELDS = {
     "summary": Field(0.8, 10),
     "description": Field(0.2, 40),
     "parameters": Field(0.3, 5),
+    "parameter_texts": Field(0.1, 40),
     "backend": Field(1.8, 1),
 }
 
@@ -36,6 +37,9 @@ MAX_SUMMARY_LENGTH = 200
 
 # How much of a description beyond its summary is read, in characters.
 MAX_DESCRIPTION_LENGTH = 1000
+
+# How much of the descriptions of all parameters is read, in characters.
+MAX_PARAMETER_TEXT = 1000
 
 # The longest line of arguments, in characters.
 MAX_SIGNATURE_LENGTH = 500
@@ -59,8 +63,12 @@ class _LooseDefinition(Struct, frozen=True):
     inputSchema: object = None  # noqa: N815  MCP's name
 
 
+class _Parameter(Struct, frozen=True):
+    description: str = ""
+
+
 class _Parameters(Struct, frozen=True):
-    properties: dict[str, Raw] = {}
+    properties: dict[str, _Parameter] = {}
 
 
 class _StrictDefinition(Struct, frozen=True):
@@ -108,6 +116,7 @@ class ToolIndex:
 def tool_document(entry: CatalogEntry) -> Document:
     """Return the searchable text of a tool."""
     title, description, parameters = _read_texts(entry.definition)
+    texts = " ".join(filter(None, parameters.values()))
     first = first_sentence(description)
     fields = {
         "name": entry.native_name,
@@ -115,25 +124,29 @@ def tool_document(entry: CatalogEntry) -> Document:
         "summary": first,
         "description": description[len(first) :][:MAX_DESCRIPTION_LENGTH],
         "parameters": " ".join(parameters),
+        "parameter_texts": texts[:MAX_PARAMETER_TEXT],
         "backend": entry.backend,
     }
     return Document(entry.public_name, (entry.native_name,), fields)
 
 
-def _read_texts(definition: Raw) -> tuple[str, str, Iterable[str]]:
+def _read_texts(definition: Raw) -> tuple[str, str, dict[str, str]]:
+    """Return the title, the description, and the description of each parameter."""
     try:
-        strict = from_raw(
-            definition, _StrictDefinition
-        )  # does not decode the parameters themselves
+        read = from_raw(definition, _StrictDefinition)
     except (ValueError, RecursionError):
-        read = _read_loosely(definition)
-        schema = as_object(read.inputSchema)
+        loose = _read_loosely(definition)
+        properties = as_object(as_object(loose.inputSchema).get("properties"))
         return (
-            _text_or_empty(read.title),
-            _text_or_empty(read.description),
-            as_object(schema.get("properties")),
+            _text_or_empty(loose.title),
+            _text_or_empty(loose.description),
+            {
+                name: _text_or_empty(as_object(schema).get("description"))
+                for name, schema in properties.items()
+            },
         )
-    return strict.title, strict.description, strict.inputSchema.properties
+    properties = read.inputSchema.properties
+    return read.title, read.description, {name: p.description for name, p in properties.items()}
 
 
 def tool_summary(definition: Raw) -> str:
