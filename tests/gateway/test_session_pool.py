@@ -17,7 +17,7 @@ from trunkline.gateway.session_pool import (
     SessionProfile,
     StatelessOwner,
 )
-from trunkline.jsonrpc import ConnectionLost, PendingResult
+from trunkline.jsonrpc import ConnectionLost, PendingResult, RpcError
 
 FORM = frozenset(("elicitation.form",))
 SAMPLING = frozenset(("sampling",))
@@ -316,6 +316,15 @@ async def test_a_call_with_another_profile_is_not_overtaken_forever() -> None:
 
 
 # A server with one session
+
+
+async def test_the_reason_why_no_session_opens_has_no_data_of_the_error() -> None:
+    harness = PoolHarness()
+    harness.failure = RpcError(-32001, "no more", {"token": "hunter2"})
+    harness.acquire("a", "A")
+    await harness.settle()
+    assert harness.reasons == ["no more (-32001)"]
+    await harness.pool.aclose()
 
 
 async def test_the_next_attempt_to_open_a_session_is_later_each_time() -> None:

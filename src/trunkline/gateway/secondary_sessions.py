@@ -33,6 +33,7 @@ from trunkline.gateway.session_pool import (
 )
 from trunkline.gateway.settings import UpstreamSettings
 from trunkline.jsonrpc import ConnectionLost, Raw, RpcError
+from trunkline.jsonrpc.errors import without_data
 from trunkline.mcp.capabilities import client_features, features_to_capabilities
 from trunkline.mcp.compat import passthrough_revisions
 from trunkline.mcp.features import Feature
@@ -332,7 +333,7 @@ class SecondarySessions:
         try:
             backend = await self._connect_secondary(listener)
         except (ConnectionLost, RpcError, OSError, ValueError) as error:
-            self.failures.record_failure(str(error) or type(error).__name__)
+            self.failures.record_failure(without_data(error) or type(error).__name__)
             return
         try:
             await self._list(features, backend)

@@ -46,6 +46,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from trunkline.gateway.client import DownstreamClient
 from trunkline.jsonrpc import ConnectionLost, PendingResult, SharedConnectionLost, as_pending
+from trunkline.jsonrpc.errors import without_data
 
 T = TypeVar("T")
 
@@ -443,7 +444,7 @@ class SessionPool(Generic[T]):
         try:
             session = await self._opener.open(call.profile, call.client, self.discard)
         except Exception as error:
-            self._failures.record_failure(str(error) or type(error).__name__)
+            self._failures.record_failure(without_data(error) or type(error).__name__)
             return
         self._failures.record_success()
         pooled = PooledSession(session, call.profile, call.principal)
