@@ -175,8 +175,14 @@ class FakeMcpSession:
             if self._house.open_error is not None:
                 raise self._house.open_error
             self.revision = self._house.revision
-            return {"protocolVersion": self.revision.date}
+            result = {"protocolVersion": self.revision.date}
+            return result if self._house.delay is None else self._answer_later(result)
         return self._house.methods[request.method](request, stream)
+
+    async def _answer_later(self, result: Any) -> Any:
+        assert self._house.delay is not None
+        await self._house.delay.wait()
+        return result
 
     def notified(self, notification: Notification) -> None:
         self.notifications.append(notification.method)
@@ -193,6 +199,8 @@ class FakeMcpService:
         self.revision = revision
         self.methods: dict[str, Answer] = {"ping": lambda request, stream: {}, **methods}
         self.open_error: Exception | None = None
+        self.delay: asyncio.Event | None = None
+        """Delays the result of `initialize`, if it is given."""
         self.ready = True
         self.sessions: list[FakeMcpSession] = []
         self.closed: list[FakeMcpSession] = []

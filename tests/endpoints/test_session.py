@@ -119,6 +119,20 @@ async def test_initialize_opens_a_session_and_returns_its_id() -> None:
 
 
 @tidy
+async def test_an_initialize_whose_result_is_not_known_yet_is_answered_later() -> None:
+    async with opened() as client:
+        client.service.delay = asyncio.Event()
+        exchange = client.post(rpc_request("a", "initialize"))
+        await settle()
+        assert (exchange.status, len(client.endpoint)) == (None, 0)
+        client.service.delay.set()
+        await settle()
+        assert exchange.json["result"] == {"protocolVersion": "2025-11-25"}
+        assert b"mcp-session-id" in exchange.headers
+        assert len(client.endpoint) == 1
+
+
+@tidy
 async def test_a_failed_initialize_leaves_no_session() -> None:
     async with opened() as client:
         client.service.open_error = RpcError.invalid_params("no")

@@ -300,6 +300,8 @@ def build_upstream_settings(server: ServerSettings, config: Config) -> UpstreamS
         breaker_recovery=server.breaker_recovery,
         ping_interval=server.ping_interval,
         normalises_schemas=normalises_schemas(server, config),
+        title=server.title,
+        instructions=server.instructions,
         snapshot_key=snapshot_key(server, config),
     )
 

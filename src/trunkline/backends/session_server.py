@@ -145,6 +145,7 @@ class SessionServer:
     async def list_features(self) -> BackendFeatures:
         """List all features of the kinds that the server declared."""
         listed = await read_lists(self._request, self.capabilities, self.list_limits)
+        listed = listed._replace(instructions=self.instructions)
         can_run_tasks = supports_tasks(self.revision, self.capabilities)
         self._task_only_tools = frozenset(
             each.key for each in listed.features if can_run_tasks and each.needs_task

@@ -264,6 +264,7 @@ class StatelessServer:
     async def list_features(self) -> BackendFeatures:
         """List all usable features of the kinds that the server declared."""
         listed = await read_lists(self._request, self.capabilities)
+        listed = listed._replace(instructions=self.instructions)
         self._task_only_tools &= {feature.key for feature in listed.features}
         self._cached_headers.clear()
         return self._read_header_params(listed) if self._over_http else listed

@@ -27,6 +27,7 @@ LIVE_KEYS = frozenset(
         "normalise_schemas",
         "env_file",  # its variables are in `env`
         "prefix",
+        "instructions",
         "timeout",
         "max_timeout",
         "start_timeout",

@@ -196,6 +196,10 @@ class ServerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         PrefixText | None,
         Meta(description='The prefix of the server\'s tools; its name unless set, "" for none.'),
     ] = None
+    instructions: Annotated[
+        str | None,
+        Meta(description='Instructions for clients instead of the server\'s own; "" for none.'),
+    ] = None
     check_arguments: Annotated[
         ArgumentMode | None,
         Meta(description="How strictly arguments are checked; as the gateway says unless set."),

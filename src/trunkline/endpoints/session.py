@@ -167,10 +167,11 @@ class SessionEndpoint:
             context.respond_error(200, to_rpc_error(exc, request.method, self.report), request.id)
             return
         pending = _PendingInitialize(session, context, request, result)
-        if exceeded is None or isinstance(exceeded, SessionLimit):
+        is_stored = exceeded is None or isinstance(exceeded, SessionLimit)
+        if is_stored and not hasattr(result, "__await__"):
             self._finish_initialize(pending, exceeded)
         else:
-            self._spawn(self._initialize_later(pending, exceeded))
+            self._spawn(self._initialize_later(pending, resolve(exceeded)))
 
     def _new_record(self, principal: Principal, client: ClientRecord, now: float) -> SessionRecord:
         settings = self._settings
@@ -185,9 +186,10 @@ class SessionEndpoint:
     async def _initialize_later(
         self, pending: "_PendingInitialize", answer: Awaitable[SessionLimit | None]
     ) -> None:
-        """Finish `initialize` when a shared store has answered."""
+        """Finish `initialize` when a shared store has answered, and the result is known."""
         record = pending.session.record
         try:
+            pending = pending._replace(result=await resolve(pending.result))
             exceeded = await answer
             while exceeded is not None and self._end_longest_idle(pending.context, exceeded):
                 limits = self._settings.session_limits
@@ -591,7 +593,7 @@ class SessionEndpoint:
 
 
 class _PendingInitialize(NamedTuple):
-    """An `initialize` request whose session the store does not have yet."""
+    """An `initialize` request whose session, or whose result, is not complete yet."""
 
     session: SessionState
     context: RequestContext

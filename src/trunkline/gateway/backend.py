@@ -44,6 +44,8 @@ class BackendFeatures(NamedTuple):
     cache_hints: CacheHints = CacheHints()
     # The features that could not be used, each with the reason
     skipped: tuple[str, ...] = ()
+    # What it tells models about its use
+    instructions: str | None = None
 
 
 class ResourceSubscriptions(Protocol):

@@ -35,6 +35,7 @@ from trunkline.jsonrpc import Raw
 from trunkline.mcp.capabilities import merge_capabilities
 from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.identity import Caller
+from trunkline.mcp.instructions import merge_instructions
 from trunkline.mcp.notifications import most_verbose_level
 from trunkline.routing.catalog import Catalog, merge_listings
 from trunkline.routing.visibility import Visibility
@@ -337,6 +338,14 @@ class Registry:
             partial(visibility.write_list, self.catalog, kind, caller),
         )
 
+    def instructions(self, own: str | None, caller: Caller) -> str | None:
+        """Return the gateway's own instructions, and those of servers on the caller's lists."""
+        texts = [(upstream.name, text) for upstream in self if (text := upstream.instructions)]
+        if not texts:
+            return own
+        listed = self._visibility.listed_backends(self.catalog, caller)
+        return merge_instructions(own, [text for name, text in texts if name in listed])
+
     def list_digest(self, kind: FeatureKind, caller: Caller) -> str:
         """Return a digest of the list of one kind for a caller."""
         visibility = self._visibility
@@ -407,6 +416,14 @@ class Registry:
                 while not reached():
                     self._changed.clear()
                     await self._changed.wait()
+
+    def when_restored(self, make: Callable[[], T]) -> T | Coroutine[Any, Any, T]:
+        """Return `make()`, or a coroutine that first waits until all snapshots have been read."""
+        return self._make_restored(make) if self._restore_tasks else make()
+
+    async def _make_restored(self, make: Callable[[], T]) -> T:
+        await asyncio.wait(self._restore_tasks)
+        return make()
 
     def when_listed(self, caller: Caller, make: Callable[[], T]) -> T | Coroutine[Any, Any, T]:
         """Return `make()`, or a coroutine that first waits until the caller's lists are known."""

@@ -47,7 +47,9 @@ class ServerListing:
         if self.has_listed or self.has_failed:
             return
         self._is_restored = True
-        self.current = BackendFeatures(snapshot.features, snapshot.cache_hints)
+        self.current = BackendFeatures(
+            snapshot.features, snapshot.cache_hints, instructions=snapshot.instructions
+        )
         self._restored_gated = {_read_names(k): found for k, found in snapshot.gated.items()}
         for client_features in self.gated_features.client_feature_sets:
             self._restore_gated(client_features)
@@ -85,8 +87,9 @@ class ServerListing:
             self._known_sets.clear()
 
     def forget_details(self) -> None:
-        """Keep only the features: the server has ended."""
-        self.current = BackendFeatures(self.current.features)
+        """Keep only the features and the instructions: the server has ended."""
+        current = self.current
+        self.current = BackendFeatures(current.features, instructions=current.instructions)
 
     def has_stored_gated(self, client_features: frozenset[str]) -> bool:
         """Return whether the snapshot of a server that has not changed has these gated features."""
@@ -107,6 +110,7 @@ class ServerListing:
             self.current.features,
             self.current.cache_hints,
             {",".join(sorted(names)): features for names, features in kept},
+            self.current.instructions,
         )
         return None if self._has_secret(found) else found
 

@@ -287,9 +287,7 @@ class Session:
     def _ping(self, _request: Request, _params: Params, _client: "SessionClient") -> dict[str, Any]:
         return {}
 
-    def _initialize(
-        self, request: Request, _params: Params, _client: "SessionClient"
-    ) -> dict[str, Any]:
+    def _initialize(self, request: Request, _params: Params, _client: "SessionClient") -> Any:
         if self._caller is not None:
             raise RpcError(INVALID_REQUEST, "Already initialized")
         negotiated = read_initialize_params(request.params)
@@ -297,10 +295,14 @@ class Session:
             self._principal, negotiated.revision, negotiated.capabilities, negotiated.client_info
         )
         self._on_initialized(self)
-        identity = self.identity
-        capabilities, instructions = self._registry.capabilities(), identity.instructions
+        # Without waiting for servers: those that start for the first time have no instructions yet.
+        return self._registry.when_restored(self._initialize_result)
+
+    def _initialize_result(self) -> dict[str, Any]:
+        identity, registry, caller = self.identity, self._registry, self.caller
+        instructions = registry.instructions(identity.instructions, caller)
         return initialize_result(
-            negotiated.revision, capabilities, identity.server_info, instructions
+            caller.revision, registry.capabilities(), identity.server_info, instructions
         )
 
     def _list_result(self, kind: FeatureKind) -> Raw:

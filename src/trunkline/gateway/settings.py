@@ -100,6 +100,10 @@ class UpstreamSettings(NamedTuple):
     """How many of `max_sessions` may belong to one principal; None for all."""
     normalises_schemas: bool = False
     """Whether clients get the schemas of its tools in a form that strict clients can read."""
+    title: str | None = None
+    """The name for people; None for `name`."""
+    instructions: str | None = None
+    """The instructions for clients instead of the server's own: "" for none, None for its own."""
     snapshot_key: str = ""
     """A digest of the server's configuration, under which its listing is stored; "" for no
     snapshot.

@@ -459,9 +459,13 @@ class StatelessHandler:
         strip_retry(call.params)
         return await self._start_call(call, round)
 
-    def _discover(self, _request: Request, _params: Params, _client: StatelessClient) -> Any:
-        # At once, as `initialize`: until all servers are known, every capability is declared.
-        return discover_result(self._registry.capabilities(), self._server, self._instructions)
+    def _discover(self, _request: Request, _params: Params, client: StatelessClient) -> Any:
+        # As for `initialize`: until all servers are known, every capability is declared.
+        return self._registry.when_restored(partial(self._discover_result, client.caller))
+
+    def _discover_result(self, caller: Caller) -> dict[str, Any]:
+        instructions = self._registry.instructions(self._instructions, caller)
+        return discover_result(self._registry.capabilities(), self._server, instructions)
 
     def _list_result(self, caller: Caller, kind: FeatureKind) -> Raw:
         """Return a list, written once for all callers who see the same one."""

@@ -294,6 +294,8 @@ class StoredListing(Struct, frozen=True):
     cache_hints: CacheHints = CacheHints()
     gated: dict[str, tuple[Feature, ...]] = {}
     """What it listed for clients with certain features, by their names, joined with commas."""
+    instructions: str | None = None
+    """What it told models about its use."""
 
 
 class ListingStore(Protocol):

@@ -65,10 +65,13 @@ from trunkline.jsonrpc.errors import without_data
 from trunkline.mcp.compat import adapt_error, adapt_result
 from trunkline.mcp.errors import ErrorKind, gateway_error
 from trunkline.mcp.identity import Caller
+from trunkline.mcp.instructions import ServerInstructions, clip_instructions
 from trunkline.mcp.versions import Revision
+from trunkline.printable import printable_lines
 from trunkline.routing import breaker
 from trunkline.routing.breaker import Breaker, CircuitState
 from trunkline.routing.catalog import FeatureListing
+from trunkline.routing.naming import NAME_SEPARATOR
 
 _READY = UpstreamState.READY  # enum members are slow to look up before Python 3.12
 
@@ -154,6 +157,16 @@ class Upstream:
     def set_listing_slots(self, slots: asyncio.Semaphore) -> None:
         """Share the number of sessions that are opened only to list features."""
         self._secondary.listing_slots = slots
+
+    @property
+    def instructions(self) -> ServerInstructions | None:
+        """What clients are told of its use: as configured, or else as the server says."""
+        configured, prefix = self.settings.instructions, self.settings.prefix
+        text = self.listed.current.instructions if configured is None else configured
+        if not text:
+            return None
+        title = self.settings.title or self.name
+        return ServerInstructions(title, prefix and prefix + NAME_SEPARATOR, text)
 
     def is_listed_for(self, client_features: frozenset[str]) -> bool:
         """Return whether nothing more is expected soon for the lists of such clients."""
@@ -381,7 +394,10 @@ class Upstream:
     async def _list_features(self, backend: Backend) -> None:
         self._features_stale.clear()  # first: a change during the listing needs one more
         listed = await backend.list_features()
-        self.listed.set_listed(listed._replace(skipped=tuple(map(self._mask, listed.skipped))))
+        skipped = tuple(map(self._mask, listed.skipped))
+        text = clip_instructions(listed.instructions)
+        instructions = None if text is None else printable_lines(self._mask(text))
+        self.listed.set_listed(listed._replace(skipped=skipped, instructions=instructions))
 
     async def _relist(self, backend: Backend) -> None:
         capabilities, self._changed_capabilities = frozenset(self._changed_capabilities), set[str]()

@@ -104,6 +104,16 @@ class Visibility:
             entry.backend == backend and policy.is_visible(caller, entry) for entry in entries
         )
 
+    def listed_backends(self, catalog: Catalog, caller: Caller) -> set[str]:
+        """Return the backends that have features on a caller's lists."""
+        found: set[str] = set()
+        for kind in FeatureKind:
+            for entry in catalog.entries(kind):
+                is_new = entry.backend not in found and self.is_listed(entry)
+                if is_new and self.is_offered(caller, entry):
+                    found.add(entry.backend)
+        return found
+
     def list_group(self, caller: Caller) -> Hashable:
         """Return a key that is equal for callers who see the same lists."""
         # A kill switch can disable a single subject, so each subject needs its own lists.
