@@ -31,7 +31,7 @@ def instructing(text: str | None, server: Server | None = None) -> Server:
     """Return a server with one tool and these instructions, whatever its protocol."""
     server = server or one_tool("t")
     method = "server/discover" if isinstance(server, StatelessScriptedServer) else "initialize"
-    common = {"capabilities": {"tools": {}}, "instructions": text}
+    common: dict[str, Any] = {"capabilities": {"tools": {}}, "instructions": text}
     server.methods[method] = lambda _: (
         {"protocolVersion": "2025-11-25", "serverInfo": {}, **common}
         if method == "initialize"

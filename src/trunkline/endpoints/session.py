@@ -171,7 +171,7 @@ class SessionEndpoint:
         if is_stored and not hasattr(result, "__await__"):
             self._finish_initialize(pending, exceeded)
         else:
-            self._spawn(self._initialize_later(pending, resolve(exceeded)))
+            self._spawn(self._initialize_later(pending, exceeded))
 
     def _new_record(self, principal: Principal, client: ClientRecord, now: float) -> SessionRecord:
         settings = self._settings
@@ -184,13 +184,15 @@ class SessionEndpoint:
         )
 
     async def _initialize_later(
-        self, pending: "_PendingInitialize", answer: Awaitable[SessionLimit | None]
+        self,
+        pending: "_PendingInitialize",
+        answer: SessionLimit | None | Awaitable[SessionLimit | None],
     ) -> None:
         """Finish `initialize` when a shared store has answered, and the result is known."""
         record = pending.session.record
         try:
             pending = pending._replace(result=await resolve(pending.result))
-            exceeded = await answer
+            exceeded = await resolve(answer)
             while exceeded is not None and self._end_longest_idle(pending.context, exceeded):
                 limits = self._settings.session_limits
                 exceeded = await resolve(self._store.create(record, limits, self.now()))
