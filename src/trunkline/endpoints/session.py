@@ -167,8 +167,8 @@ class SessionEndpoint:
             context.respond_error(200, to_rpc_error(exc, request.method, self.report), request.id)
             return
         pending = _PendingInitialize(session, context, request, result)
-        is_stored = exceeded is None or isinstance(exceeded, SessionLimit)
-        if is_stored and not hasattr(result, "__await__"):
+        is_late = hasattr(result, "__await__")
+        if (exceeded is None or isinstance(exceeded, SessionLimit)) and not is_late:
             self._finish_initialize(pending, exceeded)
         else:
             self._spawn(self._initialize_later(pending, exceeded))
@@ -186,7 +186,7 @@ class SessionEndpoint:
     async def _initialize_later(
         self,
         pending: "_PendingInitialize",
-        answer: SessionLimit | None | Awaitable[SessionLimit | None],
+        answer: SessionLimit | Awaitable[SessionLimit | None] | None,
     ) -> None:
         """Finish `initialize` when a shared store has answered, and the result is known."""
         record = pending.session.record
