@@ -10,7 +10,6 @@ from tests.auth.issuer import AUDIENCE, ISSUER, SECRET, key_set, public, token
 from tests.endpoints.exchanges import make_request
 from tests.identities import current_claims
 from trunkline.app.auth import (
-    TOKEN_VARIABLE,
     build_authenticator,
     build_verifier,
     identify_stdio,
@@ -19,6 +18,7 @@ from trunkline.auth.api_keys import add_key
 from trunkline.auth.claims import AuthenticationError
 from trunkline.auth.key_sets import RemoteKeySet
 from trunkline.config import AuthSettings, HttpSettings, JwtSettings
+from trunkline.config.auth_table import TOKEN_VARIABLE
 from trunkline.endpoints.auth import Challenge
 from trunkline.mcp.identity import Principal
 

@@ -171,3 +171,48 @@ def test_without_an_installed_program_the_snippet_runs_the_python_module(
     monkeypatch.setattr("sys.argv", ["/x/trunkline/__main__.py"])
     monkeypatch.setattr("sys.executable", python)
     assert serve_command(None) == [python, "-m", "trunkline", "serve", "--stdio"]
+
+
+AUTH = '[auth]\nmode = ["api_key"]\n'
+OPEN = '[http]\nlisten = "0.0.0.0:8080"\ntls_cert = "a"\ntls_key = "b"'
+
+
+@pytest.mark.parametrize(
+    ("name", "token"),
+    [
+        ("claude-code", "${TRUNKLINE_TOKEN}"),
+        ("cursor", "${env:TRUNKLINE_TOKEN}"),
+        ("windsurf", "${env:TRUNKLINE_TOKEN}"),
+        ("vscode", "${input:trunkline-token}"),
+    ],
+)
+def test_with_auth_the_entry_has_a_token(name: str, token: str, tmp_path: Path) -> None:
+    file = config(tmp_path, HTTP, AUTH)
+    found = json.loads(run("client-config", name, "--config", file).stdout)
+    servers = found.get("mcpServers") or found["servers"]
+    assert servers["trunkline"]["headers"] == {"Authorization": f"Bearer {token}"}
+    assert [each["id"] for each in found.get("inputs", [])] == (
+        ["trunkline-token"] if name == "vscode" else []
+    )
+    result = run("client-config", name, "--config", file, "--stdio")
+    found = json.loads(result.stdout)
+    servers = found.get("mcpServers") or found["servers"]
+    assert servers["trunkline"]["env"] == {"TRUNKLINE_TOKEN": token}
+    assert "`trunkline key add NAME --role ROLE` creates a key" in result.stderr
+
+
+def test_claude_desktop_needs_the_key_itself(tmp_path: Path) -> None:
+    result = run("client-config", "claude-desktop", "--config", config(tmp_path, AUTH))
+    assert entry(result.stdout)["env"] == {"TRUNKLINE_TOKEN": "PASTE-A-KEY-HERE"}
+    assert "Replace PASTE-A-KEY-HERE by a token or key" in result.stderr
+
+
+def test_the_url_is_one_that_clients_can_reach(tmp_path: Path) -> None:
+    resource = AUTH + 'resource = "https://gateway.example/mcp"\n'
+    for tables, url in (
+        ((OPEN, AUTH), "https://127.0.0.1:8080/mcp"),
+        ((OPEN.replace("0.0.0.0", "[::]"), AUTH), "https://[::1]:8080/mcp"),
+        ((OPEN, resource), "https://gateway.example/mcp"),
+    ):
+        result = run("client-config", "cursor", "--config", config(tmp_path, *tables))
+        assert json.loads(result.stdout)["mcpServers"]["trunkline"]["url"] == url

@@ -20,11 +20,9 @@ from trunkline.auth.key_sets import FileKeySet, KeySource, RemoteKeySet, SharedS
 from trunkline.auth.signatures import secret_key
 from trunkline.auth.tokens import JwtVerifier, TokenVerifier
 from trunkline.config import AuthSettings, Config, HttpSettings, JwtSettings
+from trunkline.config.auth_table import TOKEN_VARIABLE
 from trunkline.files import WritableByOthers
 from trunkline.mcp.identity import Principal
-
-# The environment variable with the token or API key of a stdio client.
-TOKEN_VARIABLE = "TRUNKLINE_TOKEN"  # noqa: S105  the name of a variable, not a secret
 
 
 def build_verifier(auth: AuthSettings) -> TokenVerifier:

@@ -17,9 +17,16 @@ from trunkline.cli.locations import locate_config
 from trunkline.cli.output import EXIT_USAGE, fail, fail_config, print_message
 from trunkline.config import ConfigErrors, HttpSettings, read_raw_config
 from trunkline.config.addresses import is_http_url
+from trunkline.config.auth_table import TOKEN_VARIABLE, auth_modes
+from trunkline.documents.parser import Table, get_table
 
 # The name of the gateway in a client's settings.
 ENTRY_NAME = "trunkline"
+
+
+_PASTED_TOKEN = "PASTE-A-KEY-HERE"  # noqa: S105  not a token
+_INPUT_ID = "trunkline-token"
+_INPUT_TOKEN = f"${{input:{_INPUT_ID}}}"
 
 
 class ClientApp(NamedTuple):
@@ -33,26 +40,56 @@ class ClientApp(NamedTuple):
     member: str = "mcpServers"
     is_typed: bool = False
     url_key: str | None = "url"
+    # How its settings refer to the token of the gateway
+    token: str = f"${{env:{TOKEN_VARIABLE}}}"
 
-    def snippet(self, command: list[str]) -> dict[str, Any]:
-        """Return the settings that make the client start `command`."""
-        return self._wrap("stdio", {"command": command[0], "args": command[1:]})
+    def snippet(self, command: list[str], *, has_auth: bool = False) -> dict[str, Any]:
+        """Return the settings that make the client start `command`; with a token for `[auth]`."""
+        entry: dict[str, Any] = {"command": command[0], "args": command[1:]}
+        if has_auth:
+            entry["env"] = {TOKEN_VARIABLE: self.token}
+        return self._wrap("stdio", entry, has_auth)
 
-    def url_snippet(self, url: str) -> dict[str, Any]:
-        """Return the settings that make the client connect to `url`."""
-        return self._wrap("http", {self.url_key or "url": url})
+    def url_snippet(self, url: str, *, has_auth: bool = False) -> dict[str, Any]:
+        """Return the settings that make the client connect to `url`; with a token for `[auth]`."""
+        entry: dict[str, Any] = {self.url_key or "url": url}
+        if has_auth:
+            entry["headers"] = {"Authorization": f"Bearer {self.token}"}
+        return self._wrap("http", entry, has_auth)
 
-    def _wrap(self, kind: str, entry: dict[str, Any]) -> dict[str, Any]:
-        return {self.member: {ENTRY_NAME: {"type": kind, **entry} if self.is_typed else entry}}
+    def _wrap(self, kind: str, entry: dict[str, Any], has_auth: bool) -> dict[str, Any]:
+        entry = {"type": kind, **entry} if self.is_typed else entry
+        inputs: dict[str, Any] = {}
+        if has_auth and self.token == _INPUT_TOKEN:
+            text = {"type": "promptString", "id": _INPUT_ID, "description": "Key of Trunkline"}
+            inputs = {"inputs": [{**text, "password": True}]}
+        return {**inputs, self.member: {ENTRY_NAME: entry}}
+
+    @property
+    def token_help(self) -> str:
+        """What the user does about the token in the settings."""
+        create = "`trunkline key add NAME --role ROLE` creates a key"
+        if self.token == _PASTED_TOKEN:
+            return f"Replace {_PASTED_TOKEN} by a token or key; {create}."
+        if self.token == _INPUT_TOKEN:
+            return f"{self.title} asks for a token or key; {create}."
+        return f"Set {TOKEN_VARIABLE} to a token or key where {self.title} runs; {create}."
 
 
 CLIENTS = {
     "claude-desktop": ClientApp(
-        "Claude Desktop", "Claude/claude_desktop_config.json", url_key=None
+        "Claude Desktop",
+        "Claude/claude_desktop_config.json",
+        url_key=None,
+        token=_PASTED_TOKEN,  # it resolves no variables
     ),
-    "claude-code": ClientApp("Claude Code", "~/.claude.json", is_typed=True),
+    "claude-code": ClientApp(
+        "Claude Code", "~/.claude.json", is_typed=True, token=f"${{{TOKEN_VARIABLE}}}"
+    ),
     "cursor": ClientApp("Cursor", "~/.cursor/mcp.json"),
-    "vscode": ClientApp("VS Code", "Code/User/mcp.json", "servers", is_typed=True),
+    "vscode": ClientApp(
+        "VS Code", "Code/User/mcp.json", "servers", is_typed=True, token=_INPUT_TOKEN
+    ),
     "windsurf": ClientApp("Windsurf", "~/.codeium/windsurf/mcp_config.json", url_key="serverUrl"),
 }
 
@@ -71,30 +108,52 @@ def run_client_config(
     if http is not None and not is_http_url(http):
         fail(EXIT_USAGE, "--http: expected http:// or https:// and a host; write the whole address")
     path = locate_config(option, os.environ, Path.cwd())
-    url = http if http is not None or stdio or path is None else _configured_url(path)
+    tables = {} if path is None else _read_tables(path)
+    url = http if http is not None or stdio else _configured_url(tables)
+    has_auth = bool(auth_modes(get_table(tables, "auth")))
     # On stderr: stdout has nothing but the snippet.
     print_message(f"{client.title}: merge this into {settings_path(client)}, then restart it.")
     if url is not None and client.url_key is not None:
         print_message(
             f"`trunkline serve` must be running at {url}; with --stdio, the client starts it."
         )
-        print(format_snippet(client.url_snippet(url)))
+        snippet = client.url_snippet(url, has_auth=has_auth)
     else:
-        print(format_snippet(client.snippet(serve_command(path.absolute() if path else None))))
+        command = serve_command(path.absolute() if path else None)
+        snippet = client.snippet(command, has_auth=has_auth)
+    if has_auth:
+        print_message(client.token_help)
+    print(format_snippet(snippet))
 
 
-def _configured_url(path: Path) -> str | None:
-    """Return the URL of MCP over HTTP, None if it is off or its port is not fixed."""
+def _read_tables(path: Path) -> Table:
     try:
         # Unresolved: variables may be set only where the gateway runs.
-        http = msgspec.convert(read_raw_config(path).tables.get("http", {}), HttpSettings)
+        return read_raw_config(path).tables
     except ConfigErrors as error:
         fail_config(error)
+
+
+def _configured_url(tables: Table) -> str | None:
+    """Return the URL of MCP over HTTP, None if it is off or its port is not fixed."""
+    http = msgspec.convert(get_table(tables, "http"), HttpSettings)
     # Port 0 is another port at every start, so no entry can name it.
     if http.listen is None or http.listen.endswith(":0"):
         return None
     scheme = "http" if http.tls_cert is None else "https"
-    return f"{scheme}://{http.listen}{http.path}"
+    url = f"{scheme}://{http.listen}{http.path}"
+    return reachable_url(url, get_table(tables, "auth").get("resource"))
+
+
+def reachable_url(url: str, resource: str | None) -> str:
+    """Return the URL for clients: `auth.resource`, or `url` with loopback for all interfaces."""
+    if resource is not None:
+        return resource
+    scheme, _, rest = url.partition("://")
+    for wildcard, loopback in (("0.0.0.0:", "127.0.0.1:"), ("[::]:", "[::1]:")):
+        if rest.startswith(wildcard):
+            return f"{scheme}://{loopback}{rest.removeprefix(wildcard)}"
+    return url
 
 
 def format_snippet(snippet: dict[str, Any]) -> str:

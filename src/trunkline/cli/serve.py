@@ -27,6 +27,7 @@ from trunkline.cli.client_config import (
     CLIENTS,
     ClientApp,
     format_snippet,
+    reachable_url,
     serve_command,
     settings_path,
 )
@@ -155,7 +156,7 @@ async def _serve(config: Config, stdio: bool, http: HttpSettings | None) -> None
                     announce(
                         f"Built-in tools: {tools}",
                         "",
-                        *http_client_help(app.origins[0] + http.path),
+                        *http_client_help(app.origins[0] + http.path, config),
                     )
 
             await app.serve_http(http, opened)
@@ -249,7 +250,8 @@ async def terminal_help(app: App, config: Config) -> list[str]:
         "",
         f"Clients start it themselves; for {client.title} put this into {settings_path(client)}",
         f"(for {_other_clients(client)}: `trunkline client-config CLIENT`):",
-        format_snippet(client.snippet(serve_command(path))),
+        *([client.token_help] if (has_auth := _has_auth(config)) else []),
+        format_snippet(client.snippet(serve_command(path), has_auth=has_auth)),
     ]
 
 
@@ -264,13 +266,19 @@ async def builtin_tool_names(app: App, config: Config) -> str:
     return ", ".join(tools) or "none"
 
 
-def http_client_help(url: str) -> list[str]:
-    """Return help for connecting a client to a URL."""
-    client = CLIENTS["cursor"]
+def _has_auth(config: Config) -> bool:
+    return config.auth is not None and config.auth.is_required
+
+
+def http_client_help(url: str, config: Config) -> list[str]:
+    """Return help for connecting a client to the gateway at a URL."""
+    client, has_auth = CLIENTS["cursor"], _has_auth(config)
+    url = reachable_url(url, None if config.auth is None else config.auth.resource)
     return [
         f"It serves until Ctrl-C ends it. For {client.title} put this into {settings_path(client)}",
         f"(for {_other_clients(client)}: `trunkline client-config CLIENT --http {url}`):",
-        format_snippet(client.url_snippet(url)),
+        *([client.token_help] if has_auth else []),
+        format_snippet(client.url_snippet(url, has_auth=has_auth)),
     ]
 
 

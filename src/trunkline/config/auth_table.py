@@ -40,6 +40,9 @@ MIN_SECRET_BYTES = 32
 # The issuer and audience of tokens from `trunkline token mint`, unless configured.
 DEFAULT_ISSUER = "trunkline"
 
+# The environment variable with the token or API key of a stdio client.
+TOKEN_VARIABLE = "TRUNKLINE_TOKEN"  # noqa: S105  the name of a variable, not a secret
+
 # The table of each mode.
 _MODE_TABLES = {"jwt": "jwt", "api_key": "api_keys"}
 
