@@ -162,7 +162,7 @@ async def test_with_refuse_calls_fail_when_the_queue_is_full(
 ) -> None:
     times = WriterTimes(min_retry_delay=0.01, max_retry_delay=0.02)
     (tmp_path / "audit.db").mkdir()
-    made = make_log(tmp_path, times, queue_size=102, when_full="refuse")  # two: server states
+    made = make_log(tmp_path, times, queue_size=100, when_full="refuse")
     server = one_tool()
     async with recorded(make_gateway(fs=server), made) as user:
         for _ in range(100):
@@ -175,7 +175,7 @@ async def test_with_refuse_calls_fail_when_the_queue_is_full(
         await user.ask("ping")
         assert made.status().dropped == 3
         (tmp_path / "audit.db").rmdir()
-        while made.status().written < 102:
+        while made.status().written < 100:
             await asyncio.sleep(0)
         await user.call("fs__echo")
     assert [each["status"] for each in calls(tmp_path)] == ["success"] * 101
@@ -201,12 +201,22 @@ async def test_other_events_are_recorded_but_incidents_are_not(tmp_path: Path) -
     made, pipeline = make_log(tmp_path), Pipeline()
     made.reconfigure(AuditOptions())
     made.attach(pipeline)
+    made.start()
     pipeline.events.emit(Incident("x", "tools/call", ValueError("secret")))
     pipeline.events.emit(BackendStateChanged("fs", "ready", None, None))
     await made.aclose()
     made.start()
     assert [row.kind for row in stored_rows(tmp_path)] == ["started", "backend", "stopped"]
     assert made.status().written == 1
+
+
+async def test_only_a_serving_gateway_records_the_states_of_its_servers(tmp_path: Path) -> None:
+    made, pipeline = make_log(tmp_path), Pipeline()
+    made.attach(pipeline)
+    pipeline.events.emit(BackendStateChanged("fs", "ready", None, None))
+    pipeline.events.emit(Incident("x", "tools/call", ValueError("secret")))
+    await made.aclose()
+    assert not (tmp_path / "audit.db").exists()
 
 
 async def test_call_that_ends_during_shutdown_is_recorded(tmp_path: Path) -> None:

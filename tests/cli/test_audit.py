@@ -14,11 +14,12 @@ from tests.audit.samples import (
     tamper,
     write_chain,
 )
-from tests.cli.samples import config, run
+from tests.cli.samples import BROKEN, child, config, run
 from trunkline.audit.hash_chain import Retention
-from trunkline.audit.store import RecordFilter, next_hash
+from trunkline.audit.refusals import RefusalCount, encode_count
+from trunkline.audit.store import CALL_KINDS, RecordFilter, next_hash
 from trunkline.cli.audit import RecordSelection
-from trunkline.gateway.events import AuthRejected, KillSwitchChanged
+from trunkline.gateway.events import AuthRejected, BackendStateChanged, KillSwitchChanged
 
 
 @pytest.fixture
@@ -50,8 +51,48 @@ def test_query_prints_a_table_of_records(file: str) -> None:
         *("denied", "3.0", "ms", "alice", "git", "git__push", "not_allowed,"),
         *("code", "-32003,", "rule", "policy", "3"),
     ]
-    (_, line) = audit(file, "query", "--limit", "1").stdout.splitlines()
+    (_, line) = audit(file, "query", "--all", "--limit", "1").stdout.splitlines()
     assert line.split()[2:] == ["(auth_rejected)", "10.0.0.1", "no", "token,", "3", "times"]
+
+
+def test_query_shows_calls_unless_everything_is_asked_for(tmp_path: Path, file: str) -> None:
+    refused = RefusalCount("ann", "denied", "tools/call", 2500.0, 2505.0, "fs__x", 4)
+    chain = make_chain(tmp_path)
+    chain.store.open()
+    state = BackendStateChanged("fs", "waiting", "it ended", 2.0)
+    chain.append([*chain.encoder.encode([(2600.0, state)]), encode_count(chain.encoder, refused)])
+    chain.append(make_batches(3))
+    chain.store.close()
+
+    def kinds(*more: str) -> list[str]:
+        found = json.loads(audit(file, "query", "--json", *more).stdout)
+        return [row["record"]["kind"] for row in found[-6:]]
+
+    assert kinds() == ["call", "call", "refused", "call", "call", "call"]
+    assert kinds("--all") == ["auth_rejected", "backend", "refused", "call", "call", "call"]
+    assert kinds("--status", "denied") == ["call", "refused"]
+
+
+def test_commands_that_start_servers_record_nothing_about_them(tmp_path: Path) -> None:
+    text = f'[audit]\nurl = "sqlite:///{tmp_path}/new.db"\n'
+    place = config(tmp_path, text, BROKEN, child("small", "echo"))
+    for command in (("check",), ("tools",), ("find", "echo")):
+        run(*command, "--config", place)
+        assert not (tmp_path / "new.db").exists()
+    run("call", "small__echo", "--config", place)
+    found = json.loads(audit(place, "query", "--all", "--json").stdout)
+    assert [row["record"]["kind"] for row in found] == ["started", "call", "stopped"]
+
+
+def test_query_shows_why_arguments_are_invalid(tmp_path: Path, file: str) -> None:
+    chain = make_chain(tmp_path)
+    chain.store.open()
+    for status in ("invalid_arguments", "success"):
+        call = make_call(name="fs__x", status=status, mismatch="path is missing", rule=None)
+        chain.append([chain.encoder.encode_call(call)])
+    chain.store.close()
+    _, *lines = audit(file, "query", "--limit", "2").stdout.splitlines()
+    assert [line.partition("fs__x")[2].strip() for line in lines] == ["path is missing", ""]
 
 
 def test_query_shows_which_kill_switch_changed_and_how(tmp_path: Path, file: str) -> None:
@@ -66,7 +107,7 @@ def test_query_shows_which_kill_switch_changed_and_how(tmp_path: Path, file: str
     chain.store.open()
     chain.append(chain.encoder.encode((3000.0, event) for event in changes))
     chain.store.close()
-    _, *lines = audit(file, "query", "--limit", "5").stdout.splitlines()
+    _, *lines = audit(file, "query", "--all", "--limit", "5").stdout.splitlines()
     assert [line.partition("(switched) ")[2] for line in lines] == [
         "gateway: paused",
         "gateway: resumed",
@@ -196,3 +237,4 @@ def test_control_characters_in_a_record_are_escaped(tmp_path: Path, file: str) -
 
 def test_a_selection_without_options_matches_all_records() -> None:
     assert RecordSelection().to_filter() == RecordFilter()
+    assert RecordSelection(is_for_calls=True).to_filter() == RecordFilter(kinds=CALL_KINDS)

@@ -104,6 +104,24 @@ def test_serve_for_a_client_prints_one_line_on_stderr_and_nothing_on_stdout(tmp_
     assert err.decode() == f"trunkline {__version__}: MCP over stdio, 2 servers ({file})\n"
 
 
+def test_a_metrics_port_in_use_stops_a_server_but_not_a_gateway_of_one_client(
+    tmp_path: Path,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        metrics = f'[metrics]\nlisten = "{address}"\n'
+        error = f"metrics.listen: {address}: address already in use; choose another port"
+        with serve(tmp_path, "--config", config(tmp_path, OPERATOR, metrics)) as process:
+            ping = b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n'
+            out, err = process.communicate(ping, timeout=20)
+        assert (process.returncode, json.loads(out)["result"]) == (0, {})
+        assert f"this gateway serves no metrics: {error}\n" in err.decode()
+        place = config(tmp_path, OPERATOR, metrics)
+        with serve(tmp_path, "--http", "127.0.0.1:0", "--config", place) as process:
+            _, err = process.communicate(timeout=20)
+        assert (process.returncode, err.decode()) == (1, f"trunkline: cannot serve: {error}\n")
+
+
 @pytest.mark.holds("O0.4")
 def test_an_invalid_configuration_exits_with_two_and_lists_every_error(tmp_path: Path) -> None:
     with serve(tmp_path, "--config", config(tmp_path, "a = 1\nb = 2")) as process:

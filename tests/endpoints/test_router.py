@@ -114,6 +114,19 @@ async def test_other_hosts_and_origins_are_rejected() -> None:
         assert server.service.sessions == []
 
 
+@tidy
+async def test_a_probe_may_name_the_gateway_by_its_address() -> None:
+    async with opened() as server:
+        for host in ("10.42.0.7:8080", "10.42.0.7", "[fd00::7]:8080"):
+            for path in ("/healthz", "/health", "/readyz", "/ready"):
+                assert server.send(make_request(b"", "GET", path, host=host)).status in (200, 503)
+            # Only for health pages, and not for pages of a browser.
+            assert server.send(make_request(b"{", "POST", "/healthz", host=host)).status == 421
+            assert server.send(make_request(b"", "GET", "/mcp", host=host)).status == 421
+            foreign = make_request(b"", "GET", "/healthz", host=host, origin="https://evil.example")
+            assert server.send(foreign).status == 403
+
+
 @pytest.mark.parametrize("name", ["host", "origin", "authorization"])
 @tidy
 async def test_a_repeated_access_header_is_rejected(name: str) -> None:

@@ -14,7 +14,6 @@ import logging
 import os
 import random
 import signal
-import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -461,7 +460,7 @@ class App:
             build_proxies,
             build_tls_context,
         )
-        from trunkline.http.listener import HttpListener  # noqa: PLC0415  see above
+        from trunkline.http.listener import HttpListener, listen_on  # noqa: PLC0415  see above
 
         place = split_address(str(http.listen), self._auth.is_required)
         require_no_self_reference(self.config, http.listen)
@@ -478,7 +477,7 @@ class App:
             router.check_body,
         )
         try:
-            await _listen_on(listener, place, tls)
+            await listen_on(listener, place, tls)
             self._start_background()  # not before the address is bound
             self.gateway.registry.start(HTTP_VARIANT)
             scheme = "http" if tls is None else "https"
@@ -658,19 +657,6 @@ async def _run_close_step(step: Callable[[], Awaitable[None]], timeout: float) -
 
 def _step_name(step: Callable[[], Awaitable[None]]) -> str:
     return str(getattr(step, "__qualname__", step))
-
-
-async def _listen_on(
-    listener: "HttpListener", place: tuple[str, int], tls: ssl.SSLContext | None
-) -> None:
-    """Listen on a host and port; raises OSError with a readable reason."""
-    try:
-        await listener.listen(*place, tls)
-    except OSError as error:
-        # Errors of name resolution have a negative number, or none: only their text is useful.
-        number = error.errno or 0
-        reason = os.strerror(number) if number > 0 else str(error)
-        raise OSError(f"{place[0]}:{place[1]}: {reason.lower()}") from error
 
 
 def _tls_files_digest(http: HttpSettings) -> bytes:

@@ -26,7 +26,7 @@ from trunkline.gateway.registry import Registry
 from trunkline.gateway.upstream import UpstreamSnapshot, UpstreamState
 from trunkline.http.bodies import refuse_body
 from trunkline.http.client import ClientLimits, HttpClient
-from trunkline.http.listener import HttpListener
+from trunkline.http.listener import HttpListener, listen_on
 from trunkline.jsonrpc import ConnectionLost
 from trunkline.jsonrpc.errors import IncidentReporter, to_rpc_error
 from trunkline.printable import SecretMask
@@ -103,7 +103,10 @@ class GatewayMetrics:
         try:
             if listener is not None:
                 has_token = self._config.metrics.token is not None
-                await listener.listen(*split_address(str(listen), has_token))
+                try:
+                    await listen_on(listener, split_address(str(listen), has_token))
+                except OSError as error:
+                    raise OSError(f"metrics.listen: {error}; choose another port") from error
             yield listener
         finally:
             self.health.is_draining = True

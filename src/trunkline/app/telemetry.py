@@ -7,6 +7,7 @@ Metrics and traces are imported only when they are enabled, so that `serve --std
 quickly.
 """
 
+import logging
 import os
 import sys
 from collections.abc import AsyncGenerator, Callable
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from trunkline.app.exporters import GatewayMetrics, TraceExport
     from trunkline.endpoints.pages import HttpPages
     from trunkline.telemetry.otlp import ExportLimits
+
+_log = logging.getLogger(__name__)
 
 
 class ConfiguredSecrets:
@@ -243,7 +246,25 @@ class Telemetry:
             if self.traces is not None:
                 stack.push_async_callback(self.traces.aclose)
             if self.metrics is not None:
-                await stack.enter_async_context(self.metrics.listening(listen))
+                await stack.enter_async_context(self._serve_metrics(self.metrics, stdio, listen))
+            yield
+
+    @asynccontextmanager
+    async def _serve_metrics(
+        self, metrics: "GatewayMetrics", stdio: bool, listen: bool
+    ) -> "AsyncGenerator[None]":
+        """Serve metrics; over stdio, go on without their address if it cannot be used.
+
+        A client starts a gateway for itself, so several processes of one configuration run.
+        """
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(metrics.listening(listen))
+            except OSError as error:
+                if not stdio:
+                    raise
+                _log.error("trunkline: this gateway serves no metrics: %s", error)
+                await stack.enter_async_context(metrics.listening(own=False))
             yield
 
     def _open_log(self, stdio: bool) -> OpenLog:

@@ -29,6 +29,7 @@ from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.events import (
     AuditSizeExceeded,
     AuthRejected,
+    BackendStateChanged,
     CallSummary,
     GatewayEvent,
     LimitReached,
@@ -112,6 +113,7 @@ class AuditLog:
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
+        self._is_serving = False
 
     def _calls_in_flight(self) -> Collection[CallContext]:
         return () if self._pipeline is None else self._pipeline.in_flight
@@ -136,7 +138,11 @@ class AuditLog:
             self._pipeline.admission_check = self._check_room if refuses else None
 
     def start(self) -> None:
-        """Start the writer, which records the start of the gateway."""
+        """Start the writer, which records the start of the gateway, and record server states."""
+        self._is_serving = True
+        self._start_writer()
+
+    def _start_writer(self) -> None:
         if not self._closed:
             with suppress(RuntimeError):  # without a loop there is nothing to tell
                 self._loop = asyncio.get_running_loop()
@@ -157,11 +163,15 @@ class AuditLog:
         elif isinstance(event, AuthRejected):
             if refusals.admit_rejection(event.address, event.reason, now := time.time()):
                 self._queue.put(event, now)
-        elif not isinstance(event, _LOG_ONLY):
+        elif isinstance(event, _LOG_ONLY):
+            return
+        elif isinstance(event, BackendStateChanged) and not self._is_serving:
+            return  # commands such as `check` start servers too, but are no gateways
+        else:
             self._queue.put(event, time.time())
         # Start on the first event, so that a gateway without events creates no file.
         if not self._writer.is_started:
-            self.start()
+            self._start_writer()
 
     def record_calls(self, calls: Sequence[CallSummary]) -> None:
         """Queue the records of finished calls."""
@@ -171,7 +181,7 @@ class AuditLog:
         if recorded:
             self._queue.put_calls(recorded, self._batch_encoder.encode_calls)
         if not self._writer.is_started:
-            self.start()
+            self._start_writer()
 
     def _check_room(self, context: CallContext) -> None:
         """Raise RpcError if the queue has no room for the record of one more call."""

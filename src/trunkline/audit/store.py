@@ -89,6 +89,7 @@ def _proc_stat(pid: int) -> list[str]:
 
 _PAGE_ROWS = 200  # number of rows that `all_rows` reads at a time
 ROW_OVERHEAD_BYTES = 70  # approximate size of a row without its texts: numbers, hash, header
+CALL_KINDS = ("call", "refused")  # kinds of records about calls: one call, or a count of them
 CALL_BATCH = "calls"  # kind of a row that holds many calls; only its body describes them
 
 
@@ -142,6 +143,7 @@ class RecordFilter(Struct, frozen=True):
     until: float | None = None
     after: int = 0  # only records with a greater number
     before: int | None = None  # only records with a smaller number
+    kinds: tuple[str, ...] = ()  # all unless set; batches of calls always match
 
 
 class StoreSize(NamedTuple):
@@ -245,6 +247,8 @@ def sql_conditions(
             )
     if criteria.tool is not None:
         add_clause("kind = 'call'")
+    if criteria.kinds:
+        add_clause(f"kind IN ({', '.join('?' * len(criteria.kinds))})", *criteria.kinds)
     if criteria.statuses:
         add_clause(f"status IN ({', '.join('?' * len(criteria.statuses))})", *criteria.statuses)
     if criteria.until is not None:

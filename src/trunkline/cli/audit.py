@@ -17,6 +17,7 @@ import msgspec
 from trunkline.app.audit import AuditLocation, build_store, find_audit_log, state_folder
 from trunkline.audit.call_batch import newest_records, search_records
 from trunkline.audit.store import (
+    CALL_KINDS,
     HASH_BYTES,
     AuditRow,
     AuditStore,
@@ -57,6 +58,8 @@ class RecordSelection(NamedTuple):
     status: tuple[str, ...] = ()
     since: str | None = None
     until: str | None = None
+    is_for_calls: bool = False
+    """Whether records about other than calls are left out."""
 
     def to_filter(self) -> RecordFilter:
         """Return the options as a filter; exit if they are invalid."""
@@ -64,7 +67,10 @@ class RecordSelection(NamedTuple):
             if status not in STATUSES:
                 fail(EXIT_USAGE, f"--status: expected one of {', '.join(STATUSES)}, got {status!r}")
         since, until = _time_option("--since", self.since), _time_option("--until", self.until)
-        return RecordFilter(self.tool, self.subject, self.server, self.status, since, until)
+        kinds = CALL_KINDS if self.is_for_calls else ()
+        return RecordFilter(
+            self.tool, self.subject, self.server, self.status, since, until, kinds=kinds
+        )
 
 
 def _time_option(option: str, text: str | None) -> float | None:
@@ -190,6 +196,7 @@ class _RecordDetails(msgspec.Struct, frozen=True):
     method: str = ""
     rule: str | None = None
     error: str | None = None
+    mismatch: str | None = None
     code: int | None = None
     problem: str | None = None
     count: int | None = None
@@ -244,6 +251,8 @@ def _switch_text(row: AuditRow, found: _RecordDetails) -> str:
 def reason_text(row: AuditRow, found: _RecordDetails) -> str:
     """Return the reason of a status, and other details."""
     parts: list[Any] = [row.status if row.kind == _AUTH_REJECTED else found.error or found.problem]
+    # That of a call that was passed on explains no refusal.
+    parts.append(found.mismatch if row.status == "invalid_arguments" else None)
     parts.append(None if found.code is None else f"code {found.code}")
     parts.append(None if found.rule is None else f"rule {found.rule}")
     parts.append(None if found.count is None else f"{found.count} times")

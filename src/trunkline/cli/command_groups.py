@@ -237,6 +237,10 @@ StatusOption = Annotated[
 SinceOption = Annotated[
     str | None, typer.Option(metavar="TIME", help="Only after: 15m, 1h, 7d ago, or ISO 8601.")
 ]
+AllKindsOption = Annotated[
+    bool,
+    typer.Option("--all", help="Also server states, kill switches, reloads and rejected logins."),
+]
 UntilOption = Annotated[str | None, typer.Option(metavar="TIME", help="Only before.")]
 
 
@@ -252,13 +256,16 @@ def query(
     limit: Annotated[
         int, typer.Option(metavar="N", min=1, max=1_000_000, help="How many of the newest records.")
     ] = 100,
+    all_kinds: AllKindsOption = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show recorded events, newest last."""
+    """Show recorded calls, newest last."""
     from trunkline.cli.audit import RecordSelection, run_query  # noqa: PLC0415
 
-    selection = RecordSelection(tool, subject, server, tuple(status or ()), since, until)
+    selection = RecordSelection(
+        tool, subject, server, tuple(status or ()), since, until, is_for_calls=not all_kinds
+    )
     run_query(config, selection, limit, json)
 
 
@@ -310,13 +317,16 @@ def tail(
         # Instead of --since and --until: records still to come have no bounds in time.
         int, typer.Option(metavar="N", min=0, max=1000, help="How many earlier records.")
     ] = 10,
+    all_kinds: AllKindsOption = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show events as they are recorded, until Ctrl-C."""
+    """Show calls as they are recorded, until Ctrl-C."""
     from trunkline.cli.audit import RecordSelection, run_tail  # noqa: PLC0415
 
-    selection = RecordSelection(tool, subject, server, tuple(status or ()))
+    selection = RecordSelection(
+        tool, subject, server, tuple(status or ()), is_for_calls=not all_kinds
+    )
     run_tail(config, selection, lines, json)
 
 

@@ -9,7 +9,8 @@ The implementation of Authenticator defines what credentials are and how to chec
 Invariants:
 1. A web page of another site cannot reach a gateway on this machine: neither by DNS rebinding
    (Host, status 421), nor from a browser that sends its Origin (status 403).
-2. Loopback names are always allowed; all other names must be listed.
+2. Loopback names are always allowed, and IP addresses for health pages; all other names must be
+   listed.
 3. Without authentication, only clients on this machine are served, unless a setting allows others.
    A client whose address is not known counts as remote.
 4. A request with two Host, Origin or Authorization headers is rejected: a proxy may have checked
@@ -20,6 +21,7 @@ Invariants:
 
 import re
 from collections.abc import Callable, Collection
+from ipaddress import ip_address
 from typing import Protocol
 
 from msgspec import Struct
@@ -91,6 +93,14 @@ class EndpointSettings(Struct, frozen=True, kw_only=True):
             return 403, "this origin is not allowed; list it in allowed_origins if it should be"
         return None
 
+    def check_probe(self, host: bytes | None, origin: bytes | None) -> tuple[int, str] | None:
+        """Check the headers of a request for a health page, where Host may be any IP address.
+
+        Probes of Kubernetes name the address of the pod. DNS rebinding needs a name.
+        """
+        name = (host or b"").decode("latin-1")
+        return self.check_access(b"localhost" if _is_ip_address(name) else host, origin)
+
     def is_wrong_host(self, host: bytes | None) -> bool:
         """Return whether the Host header names neither loopback nor an allowed host."""
         name = (host or b"").decode("latin-1").lower()  # latin-1 decodes any bytes
@@ -117,6 +127,14 @@ def check_repeated(repeated: frozenset[bytes]) -> tuple[int, str] | None:
 def _without_port(name: str) -> str:
     host, colon, port = name.rpartition(":")
     return host if colon and port.isdigit() else name
+
+
+def _is_ip_address(name: str) -> bool:
+    try:
+        ip_address(_without_port(name).removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return True
 
 
 def _is_listed(name: str, hosts: Collection[str]) -> bool:

@@ -228,7 +228,9 @@ class HttpRouter:
 
     def _classify_head(self, method: str, path: str, *values: bytes | None) -> RequestClass:
         host, origin, content_type, accept, version = values
-        rejection = self.settings.check_access(host, origin)
+        is_probe = method in ("GET", "HEAD") and path in HEALTH_PATHS
+        check = self.settings.check_probe if is_probe else self.settings.check_access
+        rejection = check(host, origin)
         if rejection is not None:
             return RequestClass((), self._settings_version, rejection)
         cors = cors_headers(origin)

@@ -101,7 +101,7 @@ class CallContext(Struct, eq=False):
     status: str | None = None
     """Overrides the status that would be derived from the error."""
     mismatch: str | None = None
-    """How the arguments differ from the tool's schema, if the call is passed on nonetheless."""
+    """How the arguments differ from the tool's schema, whether or not the call is passed on."""
     sent_at: float | None = None
     """When the call was handed to the upstream, on the clock of `started_at`. Set when it ends."""
     answered_at: float | None = None

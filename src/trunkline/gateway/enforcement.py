@@ -432,7 +432,7 @@ def find_unchecked_tools(entries: Iterable[CatalogEntry]) -> dict[str, str]:
 
 
 def _deny_arguments(context: CallContext, entry: CatalogEntry, problems: tuple[str, ...]) -> Denied:
-    context.status = "invalid_arguments"
+    context.status, context.mismatch = "invalid_arguments", "; ".join(problems)
     message = f"Invalid arguments for tool {entry.public_name}: {'; '.join(problems)}"
     revision = context.caller.revision
     if not revision.reports_bad_arguments_as_result:

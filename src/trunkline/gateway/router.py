@@ -221,7 +221,7 @@ class Router:
         context.entry = entry
         context.arguments = context.params.get("arguments")
         if isinstance(error, RpcError):
-            context.status = "invalid_arguments"
+            context.status, context.mismatch = "invalid_arguments", error.message
 
     def _lookup_for_audit(self, context: CallContext) -> CatalogEntry | None:
         """Return the entry that a failed call meant, even if hidden from the caller."""

@@ -13,6 +13,7 @@ Invariants:
 """
 
 import asyncio
+import os
 import ssl
 from collections import Counter
 from contextlib import suppress
@@ -201,3 +202,16 @@ class HttpListener:
         # A list, because an expired connection removes itself from the set.
         for connection in [each for each in self._connections if each.deadline <= now]:
             connection.expire(now)
+
+
+async def listen_on(
+    listener: HttpListener, place: tuple[str, int], tls: ssl.SSLContext | None = None
+) -> None:
+    """Listen on a host and port; raises OSError with a readable reason."""
+    try:
+        await listener.listen(*place, tls)
+    except OSError as error:
+        # Errors of name resolution have a negative number, or none: only their text is useful.
+        number = error.errno or 0
+        reason = os.strerror(number) if number > 0 else str(error)
+        raise OSError(f"{place[0]}:{place[1]}: {reason.lower()}") from error
