@@ -64,6 +64,25 @@ def test_a_new_registry_can_be_verified_validated_and_matched(
     assert (found.exit_code, "sewing" in found.stdout) == (0, True)
 
 
+def test_an_edited_registry_is_validated_and_matched_with_a_warning(
+    tmp_path: Path, key: Path
+) -> None:
+    path = create_registry(tmp_path / "a.json", key)
+    path.write_text(path.read_text().replace("sew", "mend").replace("Sew", "Mend"))
+    warning = f"sign it again: trunkline sources sign {path}\n"
+    checked = run("sources", "validate", str(path))
+    assert (checked.exit_code, checked.stdout) == (0, f"{path}: valid, 1 topic, not signed\n")
+    assert checked.stderr.endswith(warning)
+    found = run("sources", "match", "learn to mend", "--registry", str(path))
+    assert (found.exit_code, "mending" in found.stdout) == (0, True)
+    assert found.stderr.endswith(warning)
+    report = json.loads(run("sources", "validate", str(path), "--json").stdout)
+    assert (report["ok"], report["signed"]) == (True, False)
+    # Only its curator may use it: `verify` and servers refuse it.
+    assert run("sources", "verify", str(path)).exit_code == 2
+    assert "warning" not in run("sources", "match", "learn rust").stderr
+
+
 def test_a_topic_added_without_a_key_is_unsigned_until_sign_runs(tmp_path: Path, key: Path) -> None:
     path = create_registry(tmp_path / "a.json", key)
     path.write_text(path.read_text().replace("sew", "mend").replace("Sew", "Mend"))

@@ -72,12 +72,13 @@ def run_keygen(path: Path) -> None:
 def run_validate(path: Path, as_json: bool) -> None:
     """Check a registry."""
     try:
-        loaded = load_registry(path)
+        loaded = load_registry(path, verify=False)
     except ConfigErrors as error:
         if as_json:
             print_json({"ok": False, "errors": error.errors})
             raise SystemExit(EXIT_USAGE) from None
         fail_config(error)
+    _warn_invalid_signature(loaded)
     if as_json:
         print_json({"ok": True, "errors": [], **_summary(loaded)})
     else:
@@ -134,7 +135,8 @@ def run_match(
     as_json: bool,
 ) -> None:
     """Print which topic matches a question."""
-    loaded = load_embedded() if path is None else _load_registry(path)
+    loaded = load_embedded() if path is None else _load_registry(path, verify=False)
+    _warn_invalid_signature(loaded)
     matching = MatchSettings(scoring=scoring, threshold=threshold)
     try:
         ranked = TopicFinder(loaded.registry.categories, matching).rank(query)
@@ -198,11 +200,20 @@ def _category_table(topic: NewTopic) -> dict[str, Any]:
     }
 
 
-def _load_registry(path: Path) -> LoadedRegistry:
+def _load_registry(path: Path, *, verify: bool = True) -> LoadedRegistry:
     try:
-        return load_registry(path)
+        return load_registry(path, verify=verify)
     except ConfigErrors as error:
         fail_config(error)
+
+
+def _warn_invalid_signature(loaded: LoadedRegistry) -> None:
+    """Warn a curator who has edited a signed registry; servers and `verify` refuse it."""
+    if loaded.has_invalid_signature:
+        reason = "not the curator's signature of what the file says"
+        print_message(
+            f"warning: {loaded.file}: {reason}; sign it again: trunkline sources sign {loaded.file}"
+        )
 
 
 def _load_signer(key: Path) -> RegistrySigner:

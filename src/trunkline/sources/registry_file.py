@@ -11,7 +11,8 @@ Invariants upheld here:
 1. Any bytes give a registry or ConfigErrors, and nothing else.
 2. A loaded registry keeps all rules: three sources with the ranks 1, 2 and 3, at least three
    patterns, no duplicate name or pattern, and no address twice in one topic.
-3. A signature is absent or the curator's. A file with an invalid signature is refused.
+3. A file with an invalid signature is refused, or its signature does not count, if its curator
+   looks at an edited file.
 4. A file is replaced atomically and keeps its permissions. If the path is a link, its target is
    replaced, and the log is in the folder of the target.
 5. Only a valid registry is written: the new text is parsed before it replaces the file.
@@ -80,11 +81,13 @@ class LoadedRegistry(Struct, frozen=True):
     # The content of the file, signature included.
     tree: Table
     file: str
+    has_invalid_signature: bool = False
+    """Whether the signature is of another content or by another key than the curator's."""
 
     @property
     def is_signed(self) -> bool:
-        """Whether there is a signature; it is then the curator's."""
-        return self.registry.signature is not None
+        """Whether there is a valid signature of the curator."""
+        return self.registry.signature is not None and not self.has_invalid_signature
 
     @property
     def digest(self) -> str:
@@ -95,12 +98,15 @@ class LoadedRegistry(Struct, frozen=True):
 # Reading
 
 
-def load_registry(path: Path, missing_fix: str = "check the name") -> LoadedRegistry:
+def load_registry(
+    path: Path, missing_fix: str = "check the name", *, verify: bool = True
+) -> LoadedRegistry:
     """Return the registry in a JSON or TOML file; raises ConfigErrors.
 
-    `missing_fix` is the fix in the error about a missing file.
+    `missing_fix` is the fix in the error about a missing file. `verify` is as in `parse_registry`.
     """
-    return parse_registry(read_text(path, MAX_REGISTRY_BYTES, missing_fix), str(path))
+    text = read_text(path, MAX_REGISTRY_BYTES, missing_fix)
+    return parse_registry(text, str(path), verify=verify)
 
 
 def load_embedded() -> LoadedRegistry:
@@ -117,7 +123,7 @@ def is_toml(file: str) -> bool:
 def parse_registry(text: str, file: str, *, verify: bool = True) -> LoadedRegistry:
     """Return the registry in a text; raises ConfigErrors.
 
-    Without `verify`, an invalid signature is accepted, because it is about to be replaced.
+    Without `verify`, an invalid signature is accepted, because the file is edited or signed next.
     """
     parsed = parse_toml(text, file) if is_toml(file) else parse_json(text, file, strict=True)
     errors = parsed.errors
@@ -131,15 +137,14 @@ def parse_registry(text: str, file: str, *, verify: bool = True) -> LoadedRegist
         _check_categories(tree, errors.add_error)
     errors.raise_if_any()
     registry = msgspec.convert(tree, SourceRegistry)
-    if (
-        verify
-        and registry.signature
-        and not is_signed_by(registry.curator.pubkey, REGISTRY_KIND, tree)
-    ):
+    is_invalid = registry.signature is not None and not is_signed_by(
+        registry.curator.pubkey, REGISTRY_KIND, tree
+    )
+    if verify and is_invalid:
         reason = "not the curator's signature of what the file says"
         errors.add_error(("signature",), reason, "sign it again: trunkline sources sign")
         errors.raise_if_any()
-    return LoadedRegistry(registry, tree, file)
+    return LoadedRegistry(registry, tree, file, is_invalid)
 
 
 # The rules that types cannot express. Parts that do not fit their types have errors already, and
