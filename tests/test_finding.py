@@ -25,6 +25,10 @@ def test_misspelt_queries_find_as_many(index: ToolIndex) -> None:
     assert quality.measure_quality(index, queries).recall >= 0.9
 
 
+def test_values_in_queries_do_not_hide_the_right_tool(index: ToolIndex) -> None:
+    assert quality.measure_quality(index, labelled.queries("values.txt")).first >= 0.9
+
+
 def test_every_tool_ranks_first_for_its_own_name(index: ToolIndex) -> None:
     for entry in labelled.catalog().entries(FeatureKind.TOOL):
         found = index.find(entry.public_name, 1, quality.anything)

@@ -43,7 +43,10 @@ def run(show_misses: bool) -> dict[str, Any]:
         "queries": len(queries),
     }
     print(f"# Finding tools\n\n{json.dumps(about)}\n")
-    chosen = parts(queries) | {"fresh": labelled.queries("fresh.txt")}
+    chosen = parts(queries) | {
+        "fresh": labelled.queries("fresh.txt"),
+        "with values": labelled.queries("values.txt"),
+    }
     found = {name: quality.measure_quality(index, part) for name, part in chosen.items()}
     print_quality(found)
     if show_misses:

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trunkline.search.english import is_english
 from trunkline.search.matcher import Document, Field, Match, Matcher
 from trunkline.search.words import Lexicon, parse_lexicon
 
-BOTH = parse_lexicon("remove erase", {}, "")
+BOTH = parse_lexicon("remove erase", {}, "", is_english)
 FIELDS = {"name": Field(3.0, 3), "text": Field(1.0, 20)}
 
 
@@ -70,13 +71,13 @@ def test_an_abbreviation_finds_its_long_form() -> None:
 
 
 def test_without_a_lexicon_every_word_only_means_itself() -> None:
-    plain = matcher(lexicon=Lexicon({}, {}, frozenset()))
+    plain = matcher(lexicon=Lexicon({}, {}, frozenset(), is_english))
     assert not plain.rank("erase")
     assert plain.rank("for")[0].key == "fs__delete_file"
 
 
 def test_misspelt_words_find_the_intended_document() -> None:
-    assert first("reed_fiel") == "fs__read_file"
+    assert first("raed_fiel") == "fs__read_file"
     assert first("creat pul requst") == "github__create_pull_request"
     assert first("isues") == "github__list_issues"
 
@@ -91,6 +92,65 @@ def test_words_may_be_joined_or_split() -> None:
     assert first("createPullRequest") == "github__create_pull_request"
     assert first("screen shot") == "shots__screenshot"
     assert first("GitHub issues") == "github__list_issues"
+
+
+def test_a_real_word_is_no_misspelling_of_another() -> None:
+    disks = [document("disk"), document("usage", "How full something is.")]
+    assert matcher(disks).rank("dish") == []
+    assert [match.key for match in matcher(disks).rank("dsik")] == ["disk"]
+
+
+def test_a_real_word_starts_a_compound_but_no_other_word() -> None:
+    documents = [document("card"), document("screenshot")]
+    assert matcher(documents).rank("car") == []
+    assert [match.key for match in matcher(documents).rank("screen")] == ["screenshot"]
+
+
+def test_a_misspelt_word_is_not_split_into_endings() -> None:
+    documents = [document("trends", "Trending topics"), document("tree_end", "The ends of a tree.")]
+    assert [match.key for match in matcher(documents).rank("treendings")] == ["trends"]
+
+
+@pytest.mark.parametrize("compound", ["gitstatus", "treestatus", "statustree"])
+def test_a_compound_is_split_before_it_is_corrected(compound: str) -> None:
+    documents = [document("git_status"), document("tree_status"), document("stratus")]
+    found = matcher(documents).rank(compound)
+    assert found[0].key == ("git_status" if "git" in compound else "tree_status")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "https://a.example/delete/delete?delete=delete",
+        "/delete/delete",
+        "./delete/delete",
+        "~/delete",
+        r"C:\delete\delete",
+        '"delete a file"',
+        "`delete delete`",
+        "'delete a file'",
+        "“delete a file”",
+    ],
+)
+def test_words_in_values_count_less_than_other_words(value: str) -> None:
+    assert first(f"return {value}") == "fs__read_file"
+
+
+def test_a_value_alone_is_read_as_words() -> None:
+    assert first('"delete a file"') == "fs__delete_file"
+    assert first('the "delete a file"') == "fs__delete_file"
+    assert first('""') is None
+
+
+def test_words_in_values_are_neither_guessed_nor_expected() -> None:
+    plain = matcher().rank("return")
+    assert matcher().rank('return "deletx qzzx the"') == plain
+    assert matcher().rank('return "return"') == plain
+
+
+def test_apostrophes_and_slashes_within_words_are_no_values() -> None:
+    assert first("delete the owner's file for good, don't return") == "fs__delete_file"
+    assert first("delete/remove a file") == "fs__delete_file"
 
 
 def test_words_that_are_too_short_or_too_long_are_not_guessed() -> None:

@@ -2,9 +2,11 @@
 
 import unicodedata
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trunkline.search.english import is_english
 from trunkline.search.words import (
     ENGLISH_LEXICON,
     MAX_TEXT,
@@ -12,6 +14,7 @@ from trunkline.search.words import (
     WordCache,
     fold,
     parse_lexicon,
+    split_values,
     split_words,
     stem,
     stems,
@@ -109,18 +112,18 @@ def test_folding_is_idempotent(words: list[str]) -> None:
 
 
 def test_words_of_a_group_are_synonyms_of_each_other() -> None:
-    lexicon = parse_lexicon("delete remove erase", {}, "")
+    lexicon = parse_lexicon("delete remove erase", {}, "", is_english)
     assert lexicon.synonyms[stem("remove")] == (stem("delete"), stem("erase"))
     assert set(lexicon.synonyms) == {stem("delete"), stem("remove"), stem("erase")}
 
 
 def test_an_abbreviation_of_one_word_is_a_synonym() -> None:
-    lexicon = parse_lexicon("", {"repo": "repository"}, "")
+    lexicon = parse_lexicon("", {"repo": "repository"}, "", is_english)
     assert lexicon.synonyms == {"repo": ("repository",), "repository": ("repo",)}
 
 
 def test_an_abbreviation_of_several_words_is_a_phrase() -> None:
-    lexicon = parse_lexicon("", {"pr": "pull request"}, "the")
+    lexicon = parse_lexicon("", {"pr": "pull request"}, "the", is_english)
     assert lexicon.phrases == {"pr": ("pull", "request")}
     assert lexicon.synonyms == {}
     assert lexicon.stop_words == {"the"}
@@ -133,3 +136,16 @@ def test_no_word_is_its_own_synonym() -> None:
 def test_synonyms_are_symmetric() -> None:
     for word, others in ENGLISH_LEXICON.synonyms.items():
         assert all(word in ENGLISH_LEXICON.synonyms[other] for other in others)
+
+
+@pytest.mark.parametrize(
+    ("text", "plain", "values"),
+    [
+        ("read the owner's file", "read the owner's file", ""),
+        ('say "hello you" twice', "say   twice", '"hello you"'),
+        ("get https://a.example/b now", "get   now", "https://a.example/b"),
+        ("and/or /etc/hosts", "and/or  ", "/etc/hosts"),
+    ],
+)
+def test_values_are_separated_from_words(text: str, plain: str, values: str) -> None:
+    assert split_values(text) == (plain, values)

@@ -29,7 +29,15 @@ from typing import NamedTuple, TypeAlias
 from rapidfuzz import process
 from rapidfuzz.distance import OSA
 
-from trunkline.search.words import ENGLISH_LEXICON, Lexicon, fold, split_words, stem, stems
+from trunkline.search.words import (
+    ENGLISH_LEXICON,
+    Lexicon,
+    fold,
+    split_values,
+    split_words,
+    stem,
+    stems,
+)
 
 # How many words of a query count.
 MAX_QUERY_WORDS = 32
@@ -43,6 +51,8 @@ _BM25_B = 0.6  # how much the length of a text reduces the weight of its words
 _SYNONYM_WEIGHT = 0.55  # of a synonym
 _PREFIX_WEIGHT = 0.6  # of a word that starts with the query word
 _MISSPELLING_WEIGHT = 0.85  # of a word that is spelled like the query word, times the similarity
+_VALUE_WEIGHT = 0.2  # of a word in a value (a URL, a path, quoted text)
+_MIN_PART_SHARE = 0.4  # of a part of a compound that is not English: it stands in a name
 _MIN_SIMILARITY = 0.7
 _MIN_GUESSED_LENGTH = 3  # of words to guess: shorter ones have too many similar words
 _MAX_GUESSED_LENGTH = 40
@@ -81,6 +91,14 @@ class Match(NamedTuple):
 
     key: str
     score: float
+
+
+class _QueryWord(NamedTuple):
+    """A word of a query: its stem, how much it counts, and whether it exists in the language."""
+
+    stem: str
+    weight: float
+    is_real: bool
 
 
 class _QueryTerm(NamedTuple):
@@ -217,7 +235,7 @@ class Matcher:
         The remaining words are then looked up only for documents that still can.
         """
         words = self._query_words(query)
-        guessed = [word for word in words if word not in self._postings][:_MAX_GUESSED_WORDS]
+        guessed = [word for word in words if word.stem not in self._postings][:_MAX_GUESSED_WORDS]
         terms = [self._make_term(word, word in guessed) for word in words]
         terms.sort(key=_rarest_first)
         attainable = sum(term.max_score for term in terms)
@@ -253,9 +271,10 @@ class Matcher:
                 return [(-negated, key) for negated, key in sorted(found)[:limit]]
             size *= 4
 
-    def _make_term(self, word: str, guess: bool) -> "_QueryTerm":
-        meanings = self._index_words(word, guess)
-        weight = max(
+    def _make_term(self, query_word: _QueryWord, guess: bool) -> _QueryTerm:
+        word = query_word.stem
+        meanings = self._index_words(query_word, guess)
+        weight = query_word.weight * max(
             self._rarity(each) for each in ([word] if word in meanings else meanings or [word])
         )
         # A synonym does not gain weight by being rarer than the query word.
@@ -271,32 +290,60 @@ class Matcher:
             self._max_shares[word] = max(self._postings[word].values())
         return self._max_shares[word]
 
-    def _query_words(self, query: str) -> list[str]:
-        known, found = self._postings, dict[str, None]()
+    def _query_words(self, query: str) -> list[_QueryWord]:
+        """Return the words of a query. Words in values count less, unless there are no others."""
+        text, values = split_values(query)
+        words = self._words_in_text(text)
+        if not words:
+            return list(self._words_in_text(query).values()) if values else []
+        for parts in split_words(values)[:MAX_QUERY_WORDS]:
+            word = stem("".join(parts))
+            if word in self._postings and word not in self._lexicon.stop_words:
+                words.setdefault(word, _QueryWord(word, _VALUE_WEIGHT, is_real=True))
+        return list(words.values())
+
+    def _words_in_text(self, text: str) -> dict[str, _QueryWord]:
+        known, found = self._postings, dict[str, _QueryWord]()
+        is_word = self._lexicon.is_word
         before = ""
-        for parts in split_words(query)[:MAX_QUERY_WORDS]:
+        for parts in split_words(text)[:MAX_QUERY_WORDS]:
             whole = "".join(parts)
             words = [whole] if stem(whole) in known else [*parts]
             if len(words) == 1:
                 words = self._split_compound(whole)
-            for word in map(stem, words):
+            for each in words:
+                word = stem(each)
                 long = self._lexicon.phrases.get(word, ())
                 if word in known or not long:
-                    found[word] = None
-                found.update(dict.fromkeys(long))
+                    is_real = word in known or is_word(each)
+                    found.setdefault(word, _QueryWord(word, 1.0, is_real))
+                for other in long:
+                    found.setdefault(other, _QueryWord(other, 1.0, is_real=True))
             if (joined := stem(before + whole)) in known:  # "screen shot"
-                found[joined] = None
+                found.setdefault(joined, _QueryWord(joined, 1.0, is_real=True))
             before = whole
-        return [word for word in found if word not in self._lexicon.stop_words]
+        return {word: each for word, each in found.items() if word not in self._lexicon.stop_words}
 
     def _split_compound(self, word: str) -> list[str]:
-        """Return the two words that an unknown word is composed of, or the word itself."""
+        """Return the two words that an unknown word is composed of, or the word itself.
+
+        A part is English or stands in a name: "treendings" is not composed of "tre" and "endings".
+        """
         if len(word) <= _MAX_GUESSED_LENGTH and stem(word) not in self._postings:
             for place in range(_MIN_GUESSED_LENGTH, len(word) - _MIN_GUESSED_LENGTH + 1):
                 parts = [word[:place], word[place:]]
-                if all(stem(part) in self._postings for part in parts):
+                if all(map(self._may_be_part, parts)):
                     return parts
         return [word]
+
+    def _may_be_part(self, part: str) -> bool:
+        word = stem(part)
+        if word not in self._postings:
+            return False
+        is_word = self._lexicon.is_word
+        # The index has stems: "tre" is in it for "tree".
+        is_name = self._max_share(word) >= _MIN_PART_SHARE and not is_word(f"{part}e")
+        return is_word(part) or is_name
 
     def _rarity(self, word: str) -> float:
         """Return the weight of a word, which grows with its rarity (BM25's idf, never negative)."""
@@ -304,17 +351,23 @@ class Matcher:
         count = len(postings) if postings else 0
         return log(1 + (len(self._documents) - count + 0.5) / (count + 0.5))
 
-    def _index_words(self, word: str, guess: bool) -> dict[str, float]:
+    def _index_words(self, query_word: _QueryWord, guess: bool) -> dict[str, float]:
         """Return the index words that a query word may mean, with a weight."""
+        word = query_word.stem
         found = dict.fromkeys(self._lexicon.synonyms.get(word, ()), _SYNONYM_WEIGHT)
         if word in self._postings:
             found[word] = 1.0
         elif guess and not any(other in self._postings for other in found):
-            found.update(self._similar_words(word))
+            found.update(self._guess(query_word))
         return {each: share for each, share in found.items() if each in self._postings}
 
-    def _similar_words(self, word: str) -> dict[str, float]:
-        """Return the index words that start with an unknown word or are spelled like it."""
+    def _guess(self, query_word: _QueryWord) -> dict[str, float]:
+        """Return the index words that start with an unknown word or are spelled like it.
+
+        A real word is no misspelling, and only starts a compound: "screens" may mean "screenshot",
+        but "car" does not mean "card".
+        """
+        word = query_word.stem
         if not _MIN_GUESSED_LENGTH <= len(word) <= _MAX_GUESSED_LENGTH:
             return {}
         if self._sorted_words is None:
@@ -323,6 +376,9 @@ class Matcher:
         place = bisect_left(words, word)
         following = words[place : place + _MAX_CANDIDATES]
         longer = takewhile(lambda other: other.startswith(word), following)
+        if query_word.is_real:
+            is_word = self._lexicon.is_word
+            return {each: _PREFIX_WEIGHT for each in longer if is_word(each[len(word) :])}
         found = dict.fromkeys(longer, _PREFIX_WEIGHT)
         similar = process.extract(
             word, words, scorer=OSA.normalized_similarity, score_cutoff=_MIN_SIMILARITY, limit=None

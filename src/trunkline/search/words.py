@@ -22,6 +22,8 @@ from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple, TypeVar
 
+from trunkline.search.english import is_english
+
 # How much of a text is read, in characters.
 MAX_TEXT = 4000
 
@@ -43,6 +45,16 @@ _APOSTROPHE = re.compile("(?<=[^\\W_])['\u2019](?=[^\\W_])")
 # Scripts that are written without spaces: Thai to Burmese, Khmer, Japanese, Chinese.
 _UNSPACED = re.compile(
     "[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+"
+)
+
+# What a query names instead of describing it: quoted text, addresses and paths.
+_VALUE = re.compile(
+    r"""
+    "[^"]+" | `[^`]+` | \u201c[^\u201d]+\u201d | (?<!\w)'[^']+'(?!\w)   # quoted
+    | (?<![\w+.-]) [a-zA-Z][\w+.-]{0,15} :// \S+                       # a URL
+    | (?<!\S) (?: ~? / | \.{1,2} / | [a-zA-Z]:\\ ) \S+                 # a path
+    """,
+    re.VERBOSE,
 )
 
 _VOWEL = re.compile("[aeiouy]")
@@ -70,6 +82,12 @@ class WordCache(dict[str, _Value]):
 def split_words(text: str) -> list[tuple[str, ...]]:
     """Return the words of a text in order, folded, each split at its capitals."""
     return list(chain.from_iterable(map(_words_in_chunk, _split_on_space(text))))
+
+
+def split_values(text: str) -> tuple[str, str]:
+    """Return a query without its values (quoted text, URLs and paths), and the values."""
+    values: list[str] = _VALUE.findall(text[:MAX_TEXT])
+    return (_VALUE.sub(" ", text[:MAX_TEXT]), " ".join(values)) if values else (text, "")
 
 
 def stems(text: str) -> list[str]:
@@ -305,9 +323,16 @@ class Lexicon(NamedTuple):
     """What an abbreviation of several words stands for."""
     stop_words: frozenset[str]
     """Words that say nothing about the topic."""
+    is_word: Callable[[str], bool]
+    """Whether a word exists in the language, so that it is no misspelling of another one."""
 
 
-def parse_lexicon(groups: str, abbreviations: Mapping[str, str], stop_words: str) -> Lexicon:
+def parse_lexicon(
+    groups: str,
+    abbreviations: Mapping[str, str],
+    stop_words: str,
+    is_word: Callable[[str], bool],
+) -> Lexicon:
     """Parse a lexicon: groups of synonyms, one per line; abbreviations; and stop words."""
     synonyms: dict[str, dict[str, None]] = {}
     phrases: dict[str, tuple[str, ...]] = {}
@@ -322,8 +347,8 @@ def parse_lexicon(groups: str, abbreviations: Mapping[str, str], stop_words: str
         for word in group:
             synonyms.setdefault(word, {}).update(dict.fromkeys(group))
     others = {word: tuple(w for w in found if w != word) for word, found in synonyms.items()}
-    return Lexicon(others, phrases, frozenset(map(stem, stop_words.split())))
+    return Lexicon(others, phrases, frozenset(map(stem, stop_words.split())), is_word)
 
 
 # English as users of tools write it.
-ENGLISH_LEXICON = parse_lexicon(_SYNONYM_GROUPS, _ABBREVIATIONS, _STOP_WORDS)
+ENGLISH_LEXICON = parse_lexicon(_SYNONYM_GROUPS, _ABBREVIATIONS, _STOP_WORDS, is_english)
