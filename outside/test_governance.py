@@ -30,6 +30,8 @@ OLD = "2025-06-18"
 MODES = {"legacy": SESSION_REVISION, "auto": STATELESS_REVISION}
 SECRET = "a secret that has more than 32 bytes"
 ISSUER = "https://id.example"
+PERMISSIONS = 'permissions = ["tools.execute"]'
+DENIED = 'denied_tools = ["*__hold", "me__*"]'
 HEAD = f"""
 [gateway]
 state_dir = "state"
@@ -41,8 +43,8 @@ issuer = "{ISSUER}"
 [roles.admin]
 permissions = ["*"]
 [roles.dev]
-permissions = ["tools.execute"]
-denied_tools = ["*__hold", "me__*"]
+{PERMISSIONS}
+{DENIED}
 [roles.watcher]
 permissions = ["tools.read"]
 [limits.tools]
@@ -268,17 +270,17 @@ async def test_a_developer_uses_the_tools_of_the_role_and_all_is_recorded(
     expect_misfit(misfit, client_kind.revision)
     assert text(first)
     assert 0 < refusal(second, "rate_limited", client_kind.revision)["retryAfter"] <= 60
-    role = f"role dev: tools.execute ({place.line('[roles.dev]')})"
-    hidden = f"role dev: denied_tools ({place.line('[roles.dev]')})"
+    role = f"role dev: tools.execute ({place.line(PERMISSIONS)})"
+    hidden = f"role dev: denied_tools ({place.line(DENIED)})"
     rule = f"policy[0] ({place.line('[[policy]]')})"
     assert await place.records(subject, len(calls)) == [
         (*each, client_kind.revision)
         for each in (
             ("sdk__echo", "success", "allow", role),
-            ("sdk__hold", "unknown", "deny", hidden),
+            ("sdk__hold", "denied", "deny", hidden),
             ("nobody__home", "unknown", None, None),
-            ("me__status", "unknown", "deny", hidden),
-            ("me__kill", "unknown", "deny", hidden),
+            ("me__status", "denied", "deny", hidden),
+            ("me__kill", "denied", "deny", hidden),
             ("sdk__echo", "denied", "deny", rule),
             ("sdk__echo", "invalid_arguments", "allow", role),
             ("sdk__revision", "success", "allow", role),
