@@ -29,6 +29,11 @@ def test_values_in_queries_do_not_hide_the_right_tool(index: ToolIndex) -> None:
     assert quality.measure_quality(index, labelled.queries("values.txt")).first >= 0.9
 
 
+def test_three_of_each_server_do_not_hide_the_right_tool() -> None:
+    tools = list(labelled.catalog().entries(FeatureKind.TOOL))
+    assert many.measure_repeated(tools, labelled.queries(), 3).recall >= 0.9
+
+
 def test_every_tool_ranks_first_for_its_own_name(index: ToolIndex) -> None:
     for entry in labelled.catalog().entries(FeatureKind.TOOL):
         found = index.find(entry.public_name, 1, quality.anything)

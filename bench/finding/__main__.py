@@ -48,6 +48,7 @@ def run(show_misses: bool) -> dict[str, Any]:
         "with values": labelled.queries("values.txt"),
     }
     found = {name: quality.measure_quality(index, part) for name, part in chosen.items()}
+    found["three of each server"] = many.measure_repeated(tools, queries, 3)
     print_quality(found)
     if show_misses:
         print("\n".join(f"  missed: {text}" for text in quality.missed(index, queries)))

@@ -11,7 +11,8 @@ from statistics import median, quantiles
 from time import process_time
 from typing import NamedTuple
 
-from bench.finding.quality import anything
+from bench.finding.labelled import Query
+from bench.finding.quality import Quality, anything, measure_quality
 from trunkline.jsonrpc import from_raw, to_raw
 from trunkline.mcp.features import FeatureKind
 from trunkline.routing.catalog import CatalogEntry
@@ -54,11 +55,36 @@ def many(real: list[CatalogEntry], count: int = TOOLS) -> list[CatalogEntry]:
     return found
 
 
+def repeat(real: list[CatalogEntry], times: int) -> list[CatalogEntry]:
+    """Return the tools as if each server ran several times: with several accounts, for example."""
+    return [
+        tool._replace(public_name=repeated_name(tool.public_name, n), backend=f"{tool.backend}{n}")
+        for tool in real
+        for n in range(times)
+    ]
+
+
+def repeated_name(name: str, number: int) -> str:
+    return name.replace("__", f"{number}__", 1)
+
+
 def build(tools: list[CatalogEntry]) -> ToolIndex:
     index = ToolIndex()
     for _ in index.update(tools):
         pass
     return index
+
+
+def measure_repeated(tools: list[CatalogEntry], queries: list[Query], times: int) -> Quality:
+    """Run all queries with several copies of each server; each copy of a right tool is right."""
+    numbers = range(times)
+    repeated = [
+        query._replace(
+            right=frozenset(repeated_name(name, n) for name in query.right for n in numbers)
+        )
+        for query in queries
+    ]
+    return measure_quality(build(repeat(tools, times)), repeated)
 
 
 def measure(tools: list[CatalogEntry], plain: list[str], misspelt: list[str]) -> Cost:

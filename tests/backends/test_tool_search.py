@@ -150,6 +150,13 @@ async def test_a_stateless_client_finds_a_tool_without_a_session() -> None:
         assert (await names(client, query="open a PR"))[0] == "hub__create_pull_request"
 
 
+async def test_equal_tools_of_two_servers_are_one_result() -> None:
+    async with searching(home=files(), work=files()) as made, session_client(made) as client:
+        found = (await ask(client, "find_tools", query="read file", limit=2))["tools"]
+        assert [each["name"] for each in found] == ["home__read_file", "home__delete_file"]
+        assert [each["also"] for each in found] == [["work__read_file"], ["work__delete_file"]]
+
+
 async def test_a_misspelt_query_finds_a_tool() -> None:
     async with searching(fs=files(), hub=hub()) as made, session_client(made) as client:
         assert (await names(client, query="pul reqest"))[0] == "hub__create_pull_request"

@@ -92,6 +92,34 @@ def test_tools_that_are_not_allowed_are_not_found() -> None:
     assert [each.entry.native_name for each in found] == ["a"]
 
 
+def test_equal_tools_of_several_servers_come_after_other_tools() -> None:
+    issues = [entry("open_issue", server, description="Open an issue.") for server in "wxyz"]
+    other = entry("issue_notes", "a", description="Comment.")
+    same_name = entry("open_issue", "v", description="Report an issue in Jira.")
+    made = index(*issues, other, same_name)
+    assert find(made, "open issue") == [
+        "v__open_issue",
+        "w__open_issue",
+        "a__issue_notes",
+        "x__open_issue",
+        "y__open_issue",
+    ]
+    assert made.find("open issue", 2, anything)[1].copies == (
+        "x__open_issue",
+        "y__open_issue",
+        "z__open_issue",
+    )
+    assert find(made, "open issue on z")[0] == "z__open_issue"
+
+
+def test_the_number_of_equal_tools_that_are_read_is_bounded() -> None:
+    made = index(*[entry("go", f"s{number:02}") for number in range(40)], entry("gone", "t"))
+    assert [found.entry.public_name for found in made.find("go", 2, anything)] == [
+        "s00__go",
+        "s01__go",
+    ]
+
+
 @pytest.mark.holds("I6.4")
 def test_only_changed_tools_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     made = index(*(entry(f"t{i}") for i in range(5)), entry("gone"))

@@ -124,6 +124,9 @@ MAX_QUERY_LENGTH = 1000
 MAX_FOUND_TOOLS = 50
 DEFAULT_FOUND_TOOLS = 5
 
+# How many equal tools of other servers are named with a tool that was found.
+_MAX_COPIES = 5
+
 # The number of suggestions for an unknown name.
 _MAX_SUGGESTIONS = 3
 
@@ -144,13 +147,15 @@ ToolArguments = Annotated[
 ]
 
 
-class FoundTool(Struct, frozen=True):
+class FoundTool(Struct, frozen=True, omit_defaults=True):
     """One tool that was found; `arguments` are its parameters on one line, `?` if optional."""
 
     name: str
     description: str
     arguments: str
     score: float
+    also: tuple[str, ...] = ()
+    """The names of equal tools of other servers."""
 
 
 class SearchTools(FunctionBackend):
@@ -220,4 +225,5 @@ def describe_match(found: ToolMatch) -> FoundTool:
     """Return what a model needs to know about a tool."""
     definition = found.entry.definition
     name, score = found.entry.public_name, round(found.score, 3)
-    return FoundTool(name, tool_summary(definition), tool_signature(definition), score)
+    also = found.copies[:_MAX_COPIES]
+    return FoundTool(name, tool_summary(definition), tool_signature(definition), score, also)

@@ -168,7 +168,7 @@ async def find_tools(
             tool_signature(entry.definition),
             round(score, 3),
         )
-        for entry, score in matches
+        for entry, score, _ in matches
     ]
     return found, statuses
 

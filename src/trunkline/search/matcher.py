@@ -154,6 +154,10 @@ class Matcher:
     def __contains__(self, key: object) -> bool:
         return key in self._documents
 
+    def keys_named(self, name: str) -> list[str]:
+        """Return the keys of the documents with this key or name, in any notation."""
+        return sorted(self._keys_by_name.get(fold(name), ()))
+
     # Documents
 
     def put(self, document: Document) -> None:

@@ -11,6 +11,7 @@ Rules upheld here:
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, cast
 
@@ -48,11 +49,17 @@ _MAX_CHOICES, _MAX_CHOICE_LENGTH = 6, 24
 _SENTENCE_END = re.compile(r"\.[ \n]|\n\n")
 
 
+# Where several servers have equal tools: how many times more matches than wanted are read at most,
+# and how many tools of an equal name are compared.
+_MAX_COPIES_READ = 16
+
+
 class ToolMatch(NamedTuple):
-    """A tool that was found, and its score."""
+    """A tool that was found, its score, and the names of equal tools of other servers."""
 
     entry: CatalogEntry
     score: float
+    copies: tuple[str, ...] = ()
 
 
 class _LooseDefinition(Struct, frozen=True):
@@ -107,10 +114,51 @@ class ToolIndex:
     def find(
         self, query: str, limit: int, allow: Callable[[CatalogEntry], bool]
     ) -> list[ToolMatch]:
-        """Return the best matches among the allowed tools."""
-        entries = self._entries
-        found = self._matcher.rank(query, limit, lambda name: allow(entries[name]))
-        return [ToolMatch(entries[match.key], match.score) for match in found]
+        """Return the best matches among the allowed tools; copies come after all others.
+
+        Tools are copies if they differ in their server only: one server that runs twice, with two
+        accounts for example.
+        """
+        entries, size = self._entries, limit
+        while True:
+            ranked = self._matcher.rank(query, size, lambda name: allow(entries[name]))
+            found = [ToolMatch(entries[match.key], match.score) for match in ranked]
+            firsts, copies = _separate_copies(found)
+            if len(firsts) >= limit or len(found) < size or size >= limit * _MAX_COPIES_READ:
+                best = [*firsts, *copies][:limit]
+                return [match._replace(copies=self._copies(match.entry, allow)) for match in best]
+            size *= 4
+
+    def _copies(
+        self, entry: CatalogEntry, allow: Callable[[CatalogEntry], bool]
+    ) -> tuple[str, ...]:
+        """Return the names of the allowed tools of other servers that are equal to this one."""
+        named = self._matcher.keys_named(entry.native_name)
+        if len(named) == 1:
+            return ()
+        texts = _read_texts(entry.definition)
+        return tuple(
+            name
+            for name in named[:_MAX_COPIES_READ]
+            if (other := self._entries[name]) is not entry
+            and other.native_name == entry.native_name
+            and allow(other)
+            and _read_texts(other.definition) == texts
+        )
+
+
+def _separate_copies(found: list[ToolMatch]) -> tuple[list[ToolMatch], list[ToolMatch]]:
+    """Return the best match of each group of copies, and the others."""
+    groups: dict[tuple[str, str], list[ToolMatch]] = {}
+    several = Counter(match.entry.native_name for match in found)
+    for match in found:
+        entry = match.entry
+        # Definitions are only read where the names are equal, which is rare.
+        texts = _read_texts(entry.definition) if several[entry.native_name] > 1 else None
+        key = entry.native_name, repr(texts)
+        groups.setdefault(key, []).append(match)
+    firsts = [first for first, *_ in groups.values()]
+    return firsts, [copy for _, *copies in groups.values() for copy in copies]
 
 
 def tool_document(entry: CatalogEntry) -> Document:
