@@ -6,6 +6,7 @@ import pytest
 
 from tests.gateway.servers import tool
 from trunkline.backends.server_connection import FeatureListLimits, read_lists
+from trunkline.gateway.backend import BackendFeatures
 from trunkline.jsonrpc import ConnectionLost, Raw, RpcError, to_raw
 from trunkline.mcp.cache_hints import CacheHints
 from trunkline.mcp.features import FeatureKind
@@ -31,7 +32,7 @@ class Pages:
 
 async def test_a_client_without_capabilities_gets_no_request() -> None:
     ask = Pages()
-    assert await read_lists(ask, {"logging": {}}) == ((), CacheHints(), ())
+    assert await read_lists(ask, {"logging": {}}) == BackendFeatures()
     assert ask.asked == []
 
 
@@ -95,7 +96,7 @@ async def test_a_repeated_cursor_ends_the_list() -> None:
 
 
 async def test_an_undeclared_list_that_fails_is_empty() -> None:
-    assert await read_lists(Pages(RpcError.method_not_found()), TOOLS) == ((), CacheHints(), ())
+    assert await read_lists(Pages(RpcError.method_not_found()), TOOLS) == BackendFeatures()
 
 
 @pytest.mark.parametrize(

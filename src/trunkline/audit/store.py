@@ -89,7 +89,8 @@ def _proc_stat(pid: int) -> list[str]:
 
 _PAGE_ROWS = 200  # number of rows that `all_rows` reads at a time
 ROW_OVERHEAD_BYTES = 70  # approximate size of a row without its texts: numbers, hash, header
-CALL_KINDS = ("call", "refused")  # kinds of records about calls: one call, or a count of them
+# Kinds of records about calls: one call, a count of refused ones, those lost with a process
+CALL_KINDS = ("call", "refused", "lost")
 CALL_BATCH = "calls"  # kind of a row that holds many calls; only its body describes them
 
 
