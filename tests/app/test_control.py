@@ -76,6 +76,30 @@ async def test_only_the_user_can_access_the_socket_and_its_folder(folder: Path) 
         assert stat.S_IMODE(path.parent.lstat().st_mode) == 0o700
 
 
+@pytest.fixture(autouse=True)
+def no_service_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the gateways that run on this machine."""
+    monkeypatch.setattr(control, "SERVICE_FOLDERS", ())
+
+
+def test_gateways_of_services_are_found_whatever_the_variables_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    name, fallback = f"trunkline-{os.getuid()}", tmp_path / "tmp"
+    login, service = tmp_path / str(os.getuid()), tmp_path / "service"
+    for place in (login, service):
+        place.mkdir()
+    folders = (f"{tmp_path}/{{}}", str(service), str(tmp_path / "nowhere"))
+    monkeypatch.setattr(control, "SERVICE_FOLDERS", folders)
+    # A gateway does not create a folder there unless a variable names it.
+    assert control.socket_folders({}, fallback) == [
+        *(fallback / name, login / name, service / name),
+    ]
+    # Under systemd, with RuntimeDirectory=.
+    found = control.socket_folders({"RUNTIME_DIRECTORY": str(service)}, fallback)
+    assert found == [service / name, fallback / name, login / name]
+
+
 def test_the_first_existing_folder_is_used_and_all_are_searched(tmp_path: Path) -> None:
     name = f"trunkline-{os.getuid()}"
     inner = tmp_path / "inner"

@@ -177,6 +177,16 @@ def test_call_that_cannot_be_encoded_completely_has_a_record() -> None:
             {"kind": "backend", "backend": "fs", "status": "waiting", "error": "[redacted]"},
         ),
         (
+            BackendStateChanged("fs", "failed", "gone", None, ("a", "password=hunter2")),
+            {
+                "kind": "backend",
+                "backend": "fs",
+                "status": "failed",
+                "error": "gone",
+                "stderr": ["a", "[redacted]"],
+            },
+        ),
+        (
             KillSwitchChanged("tool", "fs__x", True, "alice"),
             {
                 "kind": "switched",

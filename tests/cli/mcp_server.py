@@ -55,6 +55,19 @@ def list_templates(**_: Any) -> dict[str, Any]:
     return {"resourceTemplates": [{"uriTemplate": "note://{id}", "name": "note"}]}
 
 
+async def crash() -> None:
+    secret = os.environ.get("SECRET_TOKEN")
+    print(f"the key {secret}\n\ncannot open \x1b[31mx.db", file=sys.stderr, flush=True)
+    os._exit(3)
+
+
+async def wait() -> None:
+    await asyncio.Event().wait()
+
+
+WAITS = {"crash": crash, "wait": wait}
+
+
 @server.method("tools/call")
 async def call(
     name: str,
@@ -73,8 +86,8 @@ async def call(
     if name == "picture":
         image = {"type": "image", "mimeType": "image/png", "data": "QUJD"}
         return {"content": [image, {"type": "resource_link", "uri": "note://1", "name": "one"}]}
-    if name == "wait":
-        await asyncio.Event().wait()
+    if name in WAITS:
+        await WAITS[name]()
     if name == "pid":
         return {"content": [{"type": "text", "text": str(os.getpid())}]}
     if name == "read":  # from a pipe; blocks until the test writes

@@ -27,6 +27,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Generator[Path]:
         monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
         monkeypatch.delenv("TMPDIR", raising=False)
         monkeypatch.setattr(control, "FALLBACK_FOLDER", Path(folder))
+        monkeypatch.setattr(control, "SERVICE_FOLDERS", ())
         yield Path(folder)
 
 

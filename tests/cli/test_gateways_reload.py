@@ -280,6 +280,7 @@ def status() -> GatewayStatus:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the socket folder of `run` and of the gateways here."""
     monkeypatch.setattr(control, "FALLBACK_FOLDER", tmp_path / "nowhere")
+    monkeypatch.setattr(control, "SERVICE_FOLDERS", ())
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     return control.socket_folders(os.environ)[0]
 

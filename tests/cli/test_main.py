@@ -130,6 +130,7 @@ def test_serve_imports_only_the_modules_it_needs() -> None:
         "trunkline.http.exchange",
         "trunkline.stdio",
         "trunkline.stdio.child",
+        "trunkline.stdio.stderr_log",
         "trunkline.stdio.stream",
         "trunkline.stdio.orphan_reaper",
         "trunkline.stdio.sandbox",

@@ -93,8 +93,8 @@ async def test_start_gateway_runs_the_servers_only_inside_the_context(
             (unready,) = unready_lines(started.statuses())
             (with_note,) = unready_lines(started.statuses(), ", alas")
         states = {status.state for status in started.statuses()}
-    assert unready.startswith("broken is waiting: ")
-    assert with_note.startswith("broken is waiting, alas: ")
+    assert unready.startswith("broken failed: ")
+    assert with_note.startswith("broken failed, alas: ")
     assert states == {"stopped"}
 
 

@@ -34,7 +34,7 @@ def test_a_server_that_is_not_ready_is_reported_and_exits_with_one(tmp_path: Pat
     result = run("tools", "--config", config(tmp_path, BROKEN, OPERATOR))
     assert result.exit_code == 1
     assert "me__status" in result.stdout
-    assert result.stderr.startswith("trunkline: broken is waiting: cannot start")
+    assert result.stderr.startswith("trunkline: broken failed: cannot start")
 
 
 def test_an_unknown_server_is_refused_with_the_known_ones(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_an_unknown_tool_exits_with_one_and_suggests_close_names(tmp_path: Path)
     assert (result.exit_code, result.stdout) == (1, "")
     assert "trunkline: unknown tool: echo\n" in result.stderr
     assert "trunkline: did you mean small__echo?\n" in result.stderr
-    assert "trunkline: broken is waiting, its tools are not known: " in result.stderr
+    assert "trunkline: broken failed, its tools are not known: " in result.stderr
 
 
 def test_an_unknown_tool_with_json_prints_an_error_object(file: str) -> None:

@@ -41,7 +41,7 @@ def test_find_reports_a_server_that_is_not_ready(tmp_path: Path) -> None:
     result = run("find", "status", "--config", config(tmp_path, BROKEN, OPERATOR))
     assert result.exit_code == 0
     assert "me__status" in result.stdout
-    assert result.stderr.startswith("trunkline: broken is waiting: cannot start")
+    assert result.stderr.startswith("trunkline: broken failed: cannot start")
 
 
 async def test_find_leaves_out_stopped_tools(tmp_path: Path) -> None:

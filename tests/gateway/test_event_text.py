@@ -28,8 +28,18 @@ from trunkline.jsonrpc import Incident
         (BackendStateChanged("fs", "ready", None, None), "server fs is ready"),
         (
             BackendStateChanged("fs", "waiting", "gone", 2.0),
-            "server fs is waiting: gone; next try in 2 s",
+            "server fs failed, retrying in 2 s: gone",
         ),
+        (
+            BackendStateChanged("fs", "failed", "it ended (exit code 3)", None, ("a", "b")),
+            "server fs failed, not retried: it ended (exit code 3); stderr: a | b",
+        ),
+        (
+            BackendStateChanged("fs", "circuit_open", "hangs", 2.5),
+            "server fs is failing, next trial call in 2.5 s: hangs",
+        ),
+        (BackendStateChanged("fs", "half_open", None, None), "server fs is failing, on trial"),
+        (BackendStateChanged("fs", "idle", None, None), "server fs is not started"),
         (KillSwitchChanged("tool", "a", True, "anna"), "tool a is disabled by anna"),
         (KillSwitchChanged("all", "", False, "t.toml:3"), "all is revived by t.toml:3"),
         (KillSwitchChanged("pause", "", True, "anna"), "the gateway is paused by anna"),

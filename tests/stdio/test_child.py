@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine
@@ -17,6 +18,7 @@ from tests.tasks import is_stuck, settle, stop
 from trunkline.jsonrpc import Connection, ConnectionLost, Peer, RemoteProtocolError, from_raw
 from trunkline.stdio import child as child_module
 from trunkline.stdio.child import ChildProcess
+from trunkline.stdio.stderr_log import StderrLog
 
 P = ParamSpec("P")
 Test = Callable[P, Coroutine[Any, Any, None]]
@@ -265,7 +267,7 @@ async def test_all_output_of_a_child_that_exits_is_received() -> None:
     assert [await child.receive(), await child.receive()] == [None, None]
     assert (await child.wait(), child.returncode) == (1, 1)
     assert child.stderr_tail() == ("oh no",)
-    with pytest.raises(ConnectionLost, match=r"python.* has ended with exit code 1"):
+    with pytest.raises(ConnectionLost, match=r"python.* has ended \(exit code 1\)"):
         await child.send(b"3")
     await child.aclose()
 
@@ -290,6 +292,47 @@ async def test_a_call_is_lost_when_the_child_dies() -> None:
     assert await child.wait() == -signal.SIGABRT
 
 
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("raise SystemExit(3)", "exit code 3"),
+        ("import os; os.kill(os.getpid(), 9)", "killed by SIGKILL"),
+        ("import os; os.kill(os.getpid(), 40)", "killed by signal 40"),
+        ("import os, signal; os.close(1); signal.pause()", "it closed its stdout"),
+    ],
+)
+@leaves_nothing_behind
+async def test_calls_that_are_lost_say_how_the_child_has_ended(code: str, reason: str) -> None:
+    child = await ChildProcess.start(python(f"input(); {code}"), exit_timeout=0.02)
+    assert child.end_reason() is None
+    async with Connection(child) as connection:
+        with pytest.raises(ConnectionLost, match=re.escape(f"has ended ({reason})")):
+            await connection.call("m")
+        with pytest.raises(ConnectionLost, match=re.escape(f"has ended ({reason})")):
+            await connection.call("m")
+    assert child.end_reason() == reason
+
+
+@leaves_nothing_behind
+async def test_a_child_that_is_closed_did_not_end_by_itself() -> None:
+    child = await ChildProcess.start(python("input()"))
+    await child.aclose()
+    assert await child.wait() == 1
+    assert child.end_reason() is None
+
+
+@leaves_nothing_behind
+async def test_the_lines_of_stderr_also_go_to_a_log() -> None:
+    log = StderrLog()
+    code = "import sys; print('a\\nb', end='', file=sys.stderr)"
+    for _ in range(2):
+        child = await ChildProcess.start(python(code), stderr_log=log)
+        await child.wait()
+        await child.aclose()
+    assert [line.text for line in log.read()] == ["a", "b"] * 2
+    assert len({line.pid for line in log.read()}) == 2
+
+
 @pytest.mark.parametrize("end", ["it dies", "it closes its input", "it is closed"])
 @leaves_nothing_behind
 async def test_a_blocked_send_fails_when_the_child_ends(end: str) -> None:
@@ -306,7 +349,7 @@ async def test_a_blocked_send_fails_when_the_child_ends(end: str) -> None:
     with pytest.raises(ConnectionLost, match=r"child .*python"):
         await sending
     with pytest.raises(
-        ConnectionLost, match="is closed" if end == "it is closed" else "not read its input|-9"
+        ConnectionLost, match="is closed" if end == "it is closed" else "not read its input|SIGKILL"
     ):
         await child.send(b"2")
     await child.aclose()

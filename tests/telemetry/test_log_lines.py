@@ -92,7 +92,7 @@ def test_kill_switch_line_names_the_operator() -> None:
         (
             BackendStateChanged("fs", "waiting", "it ended", 2.0),
             "warning",
-            "server fs is waiting: it ended; next try in 2 s",
+            "server fs failed, retrying in 2 s: it ended",
         ),
         (
             KillSwitchChanged("tool", "fs__rm", True, "ann"),
@@ -201,7 +201,7 @@ def test_client_text_cannot_create_a_second_line(
         AuthRejected(name, why),
         LimitReached(subject, "http.max_streams"),
         SkippedFeatures("fs", (why, name)),
-        BackendStateChanged("fs", "waiting", why, 1.0),
+        BackendStateChanged("fs", "waiting", why, 1.0, (why, name)),
         KillSwitchChanged("tool", name, True, subject),
         ConfigReloaded(why),
         Incident("1", name, ValueError(why)),
@@ -221,8 +221,7 @@ def test_foreign_text_in_lines_is_cut(said: str) -> None:
 
 def test_terminal_lines_have_short_times_and_colours() -> None:
     moved = event_line(BackendStateChanged("fs", "failed", None, None))
-    assert (
-        format_text(moved, NOW, coloured=True) == b"\x1b[33m22:13:20 server fs is failed\x1b[0m\n"
-    )
+    text = b"\x1b[33m22:13:20 server fs failed, not retried\x1b[0m\n"
+    assert format_text(moved, NOW, coloured=True) == text
     ready = event_line(BackendStateChanged("fs", "ready", None, None))
     assert format_text(ready, NOW, coloured=True) == b"22:13:20 server fs is ready\n"

@@ -19,6 +19,8 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from trunkline.admin.service import AdminService, CommandResult
 from trunkline.app.audit import build_audit_log, build_audit_options, state_folder
 from trunkline.app.build import (
@@ -64,6 +66,7 @@ from trunkline.gateway.settings import UpstreamSettings
 from trunkline.http.exchange import HttpExchange, HttpRequest
 from trunkline.jsonrpc import RpcError, Transport
 from trunkline.mcp.identity import LOCAL_PRINCIPAL, Principal
+from trunkline.stdio.stderr_log import StderrLine
 from trunkline.stdio.stream import open_stdio
 
 if TYPE_CHECKING:
@@ -204,6 +207,32 @@ def build_commands(admin: AdminService) -> dict[str, Callable[..., Any]]:
     }
 
 
+class ServerLog(Struct, frozen=True):
+    """Lines that the processes of a server wrote to stderr, and the number of the last one.
+
+    `lines` is None if the server is no program that the gateway starts.
+    """
+
+    total: int
+    lines: tuple[StderrLine, ...] | None
+
+
+def build_log_command(servers: ServerConnector) -> Callable[..., ServerLog]:
+    """Return the command that reads what a server wrote to stderr."""
+
+    def server_log(server: str, after: int = 0) -> ServerLog:
+        if server not in servers.gateway.registry:
+            raise RpcError(REFUSED_CODE, f"there is no server {server!r}")
+        log = servers.stderr_logs.get(server)
+        if log is None:
+            return ServerLog(0, None)
+        mask = servers.gateway.mask_secrets
+        lines = (line._replace(text=mask(line.text)) for line in log.read(after))
+        return ServerLog(log.total, tuple(lines))
+
+    return server_log
+
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 _BUSY_POLL_INTERVAL = 0.02
@@ -283,6 +312,8 @@ class App:
         self._add_upstreams(config)
 
     def _add_upstreams(self, config: Config) -> None:
+        self.gateway.read_stderr = self.servers.stderr_tail
+        self.commands["server_log"] = build_log_command(self.servers)
         for settings, connect in self._backends(config):
             self.gateway.add_upstream(settings, connect)
 

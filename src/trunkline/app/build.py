@@ -86,6 +86,7 @@ from trunkline.routing.schema_validation import ArgumentMode
 from trunkline.routing.visibility import Visibility, VisibilityPolicy
 from trunkline.stdio.child import ChildProcess
 from trunkline.stdio.sandbox import SandboxSettings
+from trunkline.stdio.stderr_log import StderrLog
 
 if TYPE_CHECKING:
     from trunkline.backends.connect import ClientIdentity
@@ -376,6 +377,11 @@ class StartableBackend(Protocol):
         ...
 
 
+# How much of a server's stderr explains a failure.
+_MAX_SHOWN_STDERR_LINES = 5
+_MAX_SHOWN_STDERR_CHARS = 500
+
+
 class ServerConnector:
     """Connects to configured servers and keeps track of their processes."""
 
@@ -395,6 +401,8 @@ class ServerConnector:
         """
         # The first live process of each server with a command.
         self.children: dict[str, ChildProcess] = {}
+        # What the processes of each server wrote to stderr, across restarts.
+        self.stderr_logs: dict[str, StderrLog] = {}
         # Whether servers start before their clients are known, as over HTTP.
         self.clients_unknown = False
         self.gateway = gateway
@@ -417,6 +425,14 @@ class ServerConnector:
         self.era_caches = {key: m for key, m in self.era_caches.items() if key in known}
         for name in removed:
             self.children.pop(name, None)
+            self.stderr_logs.pop(name, None)
+
+    def stderr_tail(self, name: str) -> tuple[str, ...]:
+        """Return the last lines of the latest process of a server, without blank ones."""
+        child = self.children.get(name)
+        lines = () if child is None else child.stderr_tail()
+        shown = [line for line in lines if line.strip()][-_MAX_SHOWN_STDERR_LINES:]
+        return tuple(self.gateway.mask_secrets(line)[:_MAX_SHOWN_STDERR_CHARS] for line in shown)
 
     def connect(self, server: ServerSettings) -> ConnectBackend:
         """Return a function that connects to a server."""
@@ -478,17 +494,22 @@ class _ServerContext(NamedTuple):
         folder: Path | None,
         sandbox: SandboxSettings | None,
     ) -> ChildProcess:
-        children, timeout = self.servers.children, self.servers.child_exit_timeout
+        name, children = self.server.name, self.servers.children
+        known = children.get(name)
+        if known is not None and known.returncode is not None:
+            # If this start fails, the last words of the old process would not explain it.
+            del children[name]
         child = await ChildProcess.start(
             command,
             env=env | self.servers.variables,
             cwd=folder,
             sandbox=sandbox,
-            exit_timeout=timeout,
+            exit_timeout=self.servers.child_exit_timeout,
+            stderr_log=self.servers.stderr_logs.setdefault(name, StderrLog()),
         )
-        known = children.get(self.server.name)
+        known = children.get(name)
         if known is None or known.returncode is not None:  # else it is a further session
-            children[self.server.name] = child
+            children[name] = child
         return child
 
     async def start_builtin(self, settings: BuiltinSettings) -> Backend:

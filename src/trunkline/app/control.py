@@ -59,7 +59,11 @@ MAX_REQUEST_BYTES = 64 * 1024
 # Where the socket folder is without XDG_RUNTIME_DIR and TMPDIR.
 FALLBACK_FOLDER = Path("/tmp")  # noqa: S108  folder and sockets are checked before use
 
-_FOLDER_VARIABLES = ("XDG_RUNTIME_DIR", "TMPDIR")
+# RUNTIME_DIRECTORY is set by systemd for a service with `RuntimeDirectory=`.
+_FOLDER_VARIABLES = ("XDG_RUNTIME_DIR", "RUNTIME_DIRECTORY", "TMPDIR")
+# Where the gateways of services and of other logins of the user have their folder, whatever the
+# variables of this process are. `{}` is the user id.
+SERVICE_FOLDERS = ("/run/user/{}", "/run/trunkline")
 _log = logging.getLogger(__name__)
 
 _SOCKET_NAME = re.compile(r"([1-9][0-9]*)\.sock")
@@ -107,6 +111,8 @@ class ServerStatus(Struct, frozen=True):
     sandbox: str | None = None
     # Why all clients share one session with it; None if they need not.
     single_session: str | None = None
+    # The last lines that it wrote to stderr; `stderr` is the last one.
+    stderr_lines: tuple[str, ...] = ()
 
 
 class SuspendedCallStatus(Struct, frozen=True):
@@ -237,8 +243,7 @@ def server_statuses(app: App) -> tuple[ServerStatus, ...]:
     def read_status(name: str) -> ServerStatus:
         now = app.gateway.registry.upstream(name).snapshot()
         child = app.servers.children.get(name)
-        stderr_lines = child.stderr_tail() if child else ()
-        last = next((line for line in reversed(stderr_lines) if line.strip()), None)
+        stderr_lines = app.servers.stderr_tail(name)
         return ServerStatus(
             name,
             now.state.value,
@@ -249,7 +254,7 @@ def server_statuses(app: App) -> tuple[ServerStatus, ...]:
             now.feature_count,
             now.error,
             now.retry_in,
-            None if last is None else app.secrets.mask(last),
+            stderr_lines[-1] if stderr_lines else None,
             now.extra_sessions,
             len(waiting.get(name, ())),
             max(waiting.get(name, ()), default=None),
@@ -258,6 +263,7 @@ def server_statuses(app: App) -> tuple[ServerStatus, ...]:
             now.refused,
             child.sandbox if child and child.returncode is None else None,
             now.single_session,
+            stderr_lines,
         )
 
     return tuple(read_status(upstream.name) for upstream in app.gateway.registry)
@@ -371,10 +377,17 @@ def socket_folders(environ: Mapping[str, str], fallback: Path | None = None) -> 
     """Return where this user's sockets may be; a gateway creates its own in the first.
 
     Many clients pass almost no environment to the servers they start, so a gateway started by a
-    client may use another folder than one started by hand. `fallback` replaces FALLBACK_FOLDER.
+    client may use another folder than one started by hand. So may one that systemd started, or a
+    command over ssh, by cron or sudo. `fallback` replaces FALLBACK_FOLDER.
     """
     named = [Path(value) for name in _FOLDER_VARIABLES if (value := environ.get(name))]
-    places = [*(place for place in named if place.is_dir()), fallback or FALLBACK_FOLDER]
+    # Last: systemd removes /run/user/UID when the user logs out, so none is created there unasked.
+    others = [Path(each.format(os.getuid())) for each in SERVICE_FOLDERS]
+    places = [
+        *(place for place in named if place.is_dir()),
+        fallback or FALLBACK_FOLDER,
+        *(place for place in others if place.is_dir()),
+    ]
     return list(dict.fromkeys(place / f"trunkline-{os.getuid()}" for place in places))
 
 

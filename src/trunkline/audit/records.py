@@ -240,7 +240,12 @@ class RecordEncoder:
         if isinstance(event, BackendStateChanged):
             error = None if event.error is None else redact_text(event.error)
             return self.encode_note(
-                at, "backend", backend=event.name, status=event.state, error=error or None
+                at,
+                "backend",
+                backend=event.name,
+                status=event.state,
+                error=error or None,
+                stderr=[redact_text(line) for line in event.stderr] or None,
             )
         if isinstance(event, KillSwitchChanged):
             state = "off" if event.disabled else "on"

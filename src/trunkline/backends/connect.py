@@ -57,6 +57,7 @@ from trunkline.jsonrpc import (
     to_raw,
 )
 from trunkline.jsonrpc.errors import IncidentReporter, print_incident
+from trunkline.jsonrpc.transport import read_end_reason
 from trunkline.mcp.era_detection import (
     DetectionStep,
     EraDetection,
@@ -402,7 +403,9 @@ class _EraProbe:
         except OSError as error:
             raise ConnectionLost(str(error)) from error
         if payload is None:
-            raise ConnectionLost("the server ended before it answered with its protocol revision")
+            reason = read_end_reason(self._transport)
+            ended = "the server ended" if reason is None else f"the server ended ({reason})"
+            raise ConnectionLost(f"{ended} before it answered with its protocol revision")
         return self._peer.receive(payload)
 
     async def _handle_event(self, event: Event) -> None:

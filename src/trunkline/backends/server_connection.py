@@ -35,6 +35,7 @@ from trunkline.jsonrpc import (
     read_members,
 )
 from trunkline.jsonrpc.errors import IncidentReporter, print_incident
+from trunkline.jsonrpc.transport import read_end_reason
 from trunkline.mcp.cache_hints import CacheHints, merge_cache_hints, read_cache_hints
 from trunkline.mcp.features import Feature, FeatureKind, read_feature_page
 from trunkline.mcp.identity import cancelled_notification
@@ -77,8 +78,8 @@ class ServerConnection(Protocol):
         """Stop answering a request that the server has cancelled."""
         ...
 
-    async def wait_ended(self) -> None:
-        """Wait until the server cannot be reached any more."""
+    async def wait_ended(self) -> str | None:
+        """Wait until the server cannot be reached any more; return why if that is known."""
         ...
 
     async def aclose(self) -> None:
@@ -107,6 +108,7 @@ class TransportServerConnection:
         connection is closed.
         """
         peer = Peer(name, remapper, reply_to_violations=False)
+        self._transport = transport
         self._connection = Connection(
             transport,
             handler,
@@ -141,9 +143,10 @@ class TransportServerConnection:
         """Stop answering a request that the server has cancelled."""
         self._connection.cancel_request(request_id)
 
-    async def wait_ended(self) -> None:
-        """Wait until the server has closed the connection."""
+    async def wait_ended(self) -> str | None:
+        """Wait until the server has closed the connection; return why if that is known."""
         await self._connection.wait_ended()
+        return read_end_reason(self._transport)
 
     async def aclose(self) -> None:
         """Close the connection."""

@@ -304,9 +304,9 @@ class SessionServer:
         """Pass on a notification of a client."""
         await self._require_connection().notify(method, params)
 
-    async def wait_ended(self) -> None:
-        """Wait until the connection has ended."""
-        await self._require_connection().wait_ended()
+    async def wait_ended(self) -> str | None:
+        """Wait until the connection has ended; return why if that is known."""
+        return await self._require_connection().wait_ended()
 
     async def aclose(self) -> None:
         """End the session and the connection."""

@@ -412,9 +412,9 @@ class StatelessServer:
         """Check that the server responds: without `ping` in this protocol, by `server/discover`."""
         await self._request("server/discover", {})
 
-    async def wait_ended(self) -> None:
-        """Wait until the server cannot be reached any more."""
-        await self._require_connection().wait_ended()
+    async def wait_ended(self) -> str | None:
+        """Wait until the server cannot be reached any more; return why if that is known."""
+        return await self._require_connection().wait_ended()
 
     async def aclose(self) -> None:
         """End all tasks and the connection."""

@@ -76,7 +76,7 @@ class TaskTracker:
     def __init__(
         self,
         era: Era,
-        wait_ended: Callable[[], Awaitable[None]],
+        wait_ended: Callable[[], Awaitable[object]],
         limits: CancelLimits = DEFAULT_CANCEL_LIMITS,
         intervals: PollIntervals = DEFAULT_LIMITS.poll_intervals,
     ) -> None:
@@ -163,7 +163,7 @@ class _TaskPoller:
         self,
         send: SendAboutTask,
         answer_questions: AnswerQuestions,
-        wait_ended: Callable[[], Awaitable[None]],
+        wait_ended: Callable[[], Awaitable[object]],
         intervals: PollIntervals,
         on_working: Callable[[], None],
     ) -> None:

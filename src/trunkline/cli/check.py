@@ -16,12 +16,14 @@ from trunkline.cli.output import (
     first_line,
     print_heading,
     print_json,
+    print_lines,
     print_table,
     progress,
 )
 from trunkline.cli.startup import StartupWatcher, build_app
 from trunkline.config import Config
 from trunkline.gateway.enforcement import find_unchecked_tools
+from trunkline.gateway.events import describe_state
 from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.versions import find_revision
 from trunkline.routing.catalog import Catalog, Collision
@@ -47,6 +49,7 @@ class ServerReport(Struct, frozen=True, kw_only=True):
     seconds: float | None = None
     error: str | None = None
     stderr: str | None = None
+    stderr_lines: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
     sandbox: str | None = None
     single_session: str | None = None
@@ -142,6 +145,7 @@ def _server_report(
         seconds=None if seconds is None else round(seconds, 2),
         error=error,
         stderr=status.stderr,
+        stderr_lines=status.stderr_lines,
         skipped=status.skipped,
         sandbox=status.sandbox,
     )
@@ -206,14 +210,7 @@ def _print_report(report: CheckReport) -> None:
     if any(server.templates for server in report.servers):
         print("resources: listed + templates")
     for server in report.servers:
-        if server.sandbox:
-            print(f"sandbox: {server.name}: {server.sandbox}")
-        if server.stderr and server.state not in {_READY, _DISABLED}:
-            print(f"{server.name}: stderr: {first_line(server.stderr)}")
-        if server.single_session:
-            print(f"one session: {server.name}: {first_line(server.single_session)}")
-        for reason in server.skipped:
-            print(f"skipped: {server.name}: {first_line(reason)}")
+        _print_details(server)
     for each in report.keys:
         place, detail = first_line(each.location), first_line(each.detail)
         print(f"{'keys' if each.ok else 'bad keys'}: {each.setting}: {place}: {detail}")
@@ -231,6 +228,17 @@ def _print_report(report: CheckReport) -> None:
         print(f"note: {first_line(note)}")
 
 
+def _print_details(server: ServerReport) -> None:
+    if server.sandbox:
+        print(f"sandbox: {server.name}: {server.sandbox}")
+    if server.state not in {_READY, _DISABLED}:
+        print_lines(*(f"{server.name}: stderr: {line}" for line in server.stderr_lines))
+    if server.single_session:
+        print(f"one session: {server.name}: {first_line(server.single_session)}")
+    for reason in server.skipped:
+        print(f"skipped: {server.name}: {first_line(reason)}")
+
+
 def _server_row(server: ServerReport) -> tuple[str, ...]:
     def count(number: int) -> str:
         # A server that was never reached may have features: 0 would be misleading.
@@ -240,7 +248,8 @@ def _server_row(server: ServerReport) -> tuple[str, ...]:
     more = f" + {server.templates}" if server.templates else ""
     values: tuple[Any, ...] = (
         server.name,
-        server.state,
+        # `check` stops the servers, so it does not start them again.
+        describe_state(server.state).partition(",")[0],
         server.revision or "",
         server.era or "",
         count(server.tools),

@@ -40,6 +40,7 @@ from trunkline.cli.output import (
     print_message,
     print_table,
 )
+from trunkline.gateway.events import describe_state
 from trunkline.jsonrpc import ConnectionLost, RpcError, from_raw
 from trunkline.mcp.identity import LOCAL_PRINCIPAL
 from trunkline.routing.kill_switch import parse_switch
@@ -104,6 +105,8 @@ def _print_gateways(found: list[RunningGateway]) -> None:
             print_message(*audit_warnings(status.audit))
             print_table(_PS_COLUMNS, map(_ps_row, status.servers), _PS_NUMERIC)
             for server in status.servers:
+                if server.error is not None and server.state != "ready":
+                    print_lines(*stderr_text(server.name, server.stderr_lines))
                 if server.single_session:
                     print_message(
                         f"one session: {server.name}: {first_line(server.single_session)}"
@@ -111,6 +114,11 @@ def _print_gateways(found: list[RunningGateway]) -> None:
                 print_message(
                     *(f"skipped: {server.name}: {first_line(reason)}" for reason in server.skipped)
                 )
+
+
+def stderr_text(server: str, lines: Iterable[str]) -> list[str]:
+    """Return what a server wrote to stderr, with its name before each line."""
+    return [f"{server}: stderr: {line}" for line in lines]
 
 
 def headline(status: GatewayStatus) -> str:
@@ -155,19 +163,18 @@ def _suspended_text(status: GatewayStatus) -> str:
 
 
 def _ps_row(server: ServerStatus) -> tuple[str, ...]:
-    retry = "" if server.retry_in is None else f" (again in {server.retry_in:g} s)"
     # The error of a ready server is an old one.
     has_problem = server.error is not None and server.state != "ready"
     return (
         server.name,
-        server.state,
+        describe_state(server.state, server.retry_in),
         str(server.pid or ""),
         server.revision or "",
         str(server.restarts),
         str(server.in_flight),
         str(server.waiting),
         str(server.suspended),
-        f"{server.error}{retry}" if has_problem else server.stderr or "",
+        (server.error if has_problem else server.stderr) or "",
     )
 
 
@@ -424,7 +431,7 @@ def _print_status(status: GatewayStatus) -> None:
     rows = [
         (
             server.name,
-            server.state,
+            describe_state(server.state, server.retry_in),
             str(server.in_flight),
             (server.error or "") if server.state != "ready" else "",
         )

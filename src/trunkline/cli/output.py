@@ -57,6 +57,11 @@ def print_json(value: Any) -> None:
     print(printable_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()))
 
 
+def print_json_line(value: Any) -> None:
+    """Print a value as one line of JSON."""
+    print(json_lines([value]), end="", flush=True)
+
+
 def json_lines(values: Iterable[Any]) -> str:
     """Return values as JSON lines, escaped only for a terminal."""
     # Programs need every character unchanged; a terminal would interpret control characters.
@@ -103,7 +108,7 @@ def _print_rich_table(columns: Sequence[str], rows: list[list[str]], right: set[
         table.add_column(column, justify=justify, no_wrap=not is_last, overflow="fold")
     for row in rows:
         # Text, because rich would read brackets in a str as markup.
-        cells = (Text(cell, style=_STATE_STYLES.get(cell, "")) for cell in row)
+        cells = (Text(cell, style=_STATE_STYLES.get(cell.partition(",")[0], "")) for cell in row)
         table.add_row(*list(cells)[: len(shown)])
     console.print(table)
     for row in rows:
@@ -117,9 +122,9 @@ _MIN_LAST_COLUMN = 30
 
 _STATE_STYLES = {
     "ready": "green",
-    "idle": "yellow",
+    "not started": "yellow",
     "starting": "yellow",
-    "waiting": "red",
+    "failing": "red",
     "failed": "bold red",
     "stopped": "red",
     "disabled": "dim",

@@ -240,6 +240,24 @@ def ps(json: JsonOption = False) -> None:
 
 
 @program.command()
+def logs(
+    server: Annotated[str, typer.Argument(metavar="SERVER", help="A server of a gateway.")],
+    pid: PidOption = None,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", metavar="N", min=0, help="How many lines to show.")
+    ] = 50,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with new lines, until Ctrl-C.")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Show what a server wrote to stderr."""
+    from trunkline.cli.logs import run_logs  # noqa: PLC0415
+
+    run_logs(server, pid, lines, follow, json)
+
+
+@program.command()
 def reload(
     pid: PidOption = None,
     json: JsonOption = False,

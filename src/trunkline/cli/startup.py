@@ -18,6 +18,7 @@ from trunkline.app.nesting import find_nesting_error
 from trunkline.cli.locations import user_state_dir
 from trunkline.cli.output import EXIT_FAILURE, fail, first_line, progress
 from trunkline.config import Config
+from trunkline.gateway.events import state_clause
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.registry import Registry
 from trunkline.mcp.features import FeatureKind
@@ -120,7 +121,8 @@ def is_tool_available(registry: Registry, name: str) -> bool:
 def unready_lines(statuses: Iterable[ServerStatus], note: str = "") -> list[str]:
     """Return a line for each server that is not ready: state, a note, and reason."""
     return [
-        f"{status.name} is {status.state}{note}: {first_line(status.error or 'not ready')}"
+        f"{status.name} {state_clause(status.state).partition(',')[0]}{note}: "
+        f"{first_line(status.error or 'not ready')}"
         for status in statuses
         if status.state != "ready"
     ]

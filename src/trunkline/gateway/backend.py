@@ -116,8 +116,8 @@ class Backend(Protocol):
         """Start a call; the call, or its result, raises RpcError or ConnectionLost."""
         ...
 
-    async def wait_ended(self) -> None:
-        """Wait until its connection has ended."""
+    async def wait_ended(self) -> str | None:
+        """Wait until its connection has ended; return why if that is known."""
         ...
 
     async def aclose(self) -> None:

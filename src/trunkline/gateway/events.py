@@ -54,6 +54,8 @@ class BackendStateChanged(Struct, frozen=True):
     state: str
     error: str | None
     retry_in: float | None
+    stderr: tuple[str, ...] = ()
+    """If it has failed, the last lines that it wrote to stderr, for operators only."""
 
 
 class KillSwitchChanged(Struct, frozen=True):
@@ -338,10 +340,10 @@ def describe_event(event: GatewayEvent | CallBrief, sanitize: Sanitize = str) ->
             return describe_event(brief_call(event), sanitize)
         case CallBrief():
             return _describe_call(event, sanitize)
-        case BackendStateChanged(name, state, error, retry_in):
+        case BackendStateChanged(name, state, error, retry_in, stderr):
             reason = f": {sanitize(error)}" if error else ""
-            retry_text = "" if retry_in is None else f"; next try in {retry_in:g} s"
-            return f"server {sanitize(name)} is {state}{reason}{retry_text}"
+            written = f"; stderr: {' | '.join(map(sanitize, stderr))}" if stderr else ""
+            return f"server {sanitize(name)} {state_clause(state, retry_in)}{reason}{written}"
         case KillSwitchChanged():
             return _describe_switch(event, sanitize)
         case ConfigReloaded():
@@ -360,6 +362,30 @@ def describe_event(event: GatewayEvent | CallBrief, sanitize: Sanitize = str) ->
             return _describe_session(event, sanitize)
         case Incident(id, method):
             return f"incident {id} in {sanitize(method) or 'the gateway'}"
+
+
+def describe_state(state: str, retry_in: float | None = None) -> str:
+    """Return the state of a server in words, such as `failed, retrying in 5.7 s`."""
+    when = "" if retry_in is None else f" in {retry_in:g} s"
+    match state:
+        case "waiting":
+            return f"failed, retrying{when}"
+        case "failed":
+            return "failed, not retried"
+        case "circuit_open":
+            return f"failing, next trial call{when}"
+        case "half_open":
+            return "failing, on trial"
+        case "idle":
+            return "not started"
+        case _:
+            return state
+
+
+def state_clause(state: str, retry_in: float | None = None) -> str:
+    """Return the state of a server as a predicate: `is ready`, `failed, not retried`."""
+    words = describe_state(state, retry_in)
+    return words if words.startswith("failed") else f"is {words}"
 
 
 def _describe_call(call: CallBrief, sanitize: Sanitize) -> str:

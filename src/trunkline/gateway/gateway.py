@@ -84,6 +84,8 @@ class Gateway:
         self.client_capabilities: dict[str, Any] = {}
         self.mask_secrets: Callable[[str], str] = str
         """Removes configured secrets from what upstreams report; set it before adding them."""
+        self.read_stderr: Callable[[str], tuple[str, ...]] = lambda _: ()
+        """Returns the last lines that an upstream wrote to stderr, without secrets."""
         self._jitter = jitter
         self.report = report
         """Receives incidents: unexpected exceptions."""
@@ -295,7 +297,9 @@ class Gateway:
         events = self.pipeline.events
         if events:
             name, state = backend.name, backend.state.value
-            events.emit(BackendStateChanged(name, state, backend.error, backend.retry_in))
+            has_failed = backend.state in {UpstreamState.WAITING, UpstreamState.FAILED}
+            stderr = self.read_stderr(name) if has_failed else ()
+            events.emit(BackendStateChanged(name, state, backend.error, backend.retry_in, stderr))
             self._emit_skipped(backend)
 
     def _emit_skipped(self, backend: UpstreamSnapshot) -> None:

@@ -357,12 +357,12 @@ class Upstream:
             syncing = asyncio.create_task(self.subscriptions.sync_loop(self.backend))
             pinging = asyncio.create_task(self._health_check.run(self.backend))
             try:
-                await self._relist_until_ended(self.backend)
+                end_reason = await self._relist_until_ended(self.backend)
             finally:
                 syncing.cancel()
                 pinging.cancel()
                 await asyncio.gather(syncing, pinging, return_exceptions=True)
-            self.error = "it ended"
+            self.error = "it ended" if end_reason is None else f"it ended ({end_reason})"
             self._secondary.note_primary_ended()
         except TimeoutError:
             self.error = f"it did not start within {self.settings.start_timeout:g} s"
@@ -374,14 +374,15 @@ class Upstream:
             await self._close_backend()
         return 0.0 if ready_at is None else loop.time() - ready_at
 
-    async def _relist_until_ended(self, backend: Backend) -> None:
+    async def _relist_until_ended(self, backend: Backend) -> str | None:
+        """List the features again when they change; return why the backend has ended, if known."""
         ended = asyncio.ensure_future(backend.wait_ended())
         stale = asyncio.ensure_future(self._features_stale.wait())
         try:
             while True:
                 await asyncio.wait({ended, stale}, return_when=asyncio.FIRST_COMPLETED)
                 if ended.done():
-                    return
+                    return ended.result()
                 await self._relist(backend)
                 # A server that announces changes all the time must not keep the gateway busy.
                 await asyncio.wait({ended}, timeout=RELIST_INTERVAL)

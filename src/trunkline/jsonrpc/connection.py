@@ -46,7 +46,7 @@ from trunkline.jsonrpc.message import Id, Notification, Request
 from trunkline.jsonrpc.peer import Called, Event, Failed, Lost, Notified, Peer, Returned, Violated
 from trunkline.jsonrpc.pending import PendingResult, as_pending
 from trunkline.jsonrpc.raw_json import UNSET, Raw
-from trunkline.jsonrpc.transport import Transport
+from trunkline.jsonrpc.transport import Transport, read_end_reason
 
 T = TypeVar("T")
 
@@ -368,7 +368,7 @@ class Connection:
 
     def _end_input_ahead(self) -> None:
         self._input_over = True
-        self._fail_lost_calls(self._peer.end_input(), _CONNECTION_ENDED)
+        self._fail_lost_calls(self._peer.end_input(), self._end_text())
         self._spawn(self._limit_time())
 
     async def _limit_time(self) -> None:
@@ -460,7 +460,7 @@ class Connection:
         """
         peer = self._peer
         if peer.input_ended:
-            raise SharedConnectionLost(_CONNECTION_ENDED)
+            raise SharedConnectionLost(self._end_text())
         pending = PendingResult(self._cancel_call)
         pending.request_id = peer.call(method, params, original_id, pending)
         if flush:
@@ -475,6 +475,10 @@ class Connection:
             self._peer.notify(notification.method, notification.params)
             self._sender.try_flush()
         pending.set_exception(asyncio.CancelledError())
+
+    def _end_text(self) -> str:
+        reason = read_end_reason(self._transport)
+        return _CONNECTION_ENDED if reason is None else f"{_CONNECTION_ENDED} ({reason})"
 
     def _complete_call(
         self, event: Returned | Failed | Lost, reason: str = _CONNECTION_ENDED
@@ -595,7 +599,7 @@ class Connection:
             return
         self._ending = self._closing = True
         try:
-            self._fail_lost_calls(self._peer.end_input(), _CONNECTION_ENDED)
+            self._fail_lost_calls(self._peer.end_input(), self._end_text())
             await self._drain_requests()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._close_timeout):

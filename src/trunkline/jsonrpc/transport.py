@@ -6,6 +6,7 @@ memory_pipe(), for tests and for programs whose two halves speak JSON-RPC withou
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from trunkline.jsonrpc.errors import ConnectionLost
@@ -17,13 +18,15 @@ PIPE_CAPACITY = 64
 class Transport(Protocol):
     """Carries whole payloads both ways and in order.
 
-    A transport may have two more methods, which save the connection a task switch:
+    A transport may have three more methods. The first two save the connection a task switch:
 
     - `try_send(payload, in_flight) -> bool` takes a payload without waiting and returns True, or
       does nothing and returns False. `in_flight` is the number of other calls in flight; at 0 the
       transport has no reason to delay the payload and combine it with the next.
     - `set_receiver(receiver)` makes the transport call `receiver(payload)` for each payload that
       arrives while no earlier one waits. If that returns False, the payload waits for `receive`.
+    - `end_reason() -> str | None` returns why the stream has ended, if that is known; the errors of
+      lost calls say it.
     """
 
     async def receive(self) -> bytes | None:
@@ -44,6 +47,12 @@ class Transport(Protocol):
     async def aclose(self) -> None:
         """Release everything; a waiting `receive` returns None. May be called twice."""
         ...
+
+
+def read_end_reason(transport: Transport) -> str | None:
+    """Return why the stream of a transport has ended, if it knows."""
+    end_reason: Callable[[], str | None] | None = getattr(transport, "end_reason", None)
+    return None if end_reason is None else end_reason()
 
 
 def memory_pipe(capacity: int = PIPE_CAPACITY) -> tuple[Transport, Transport]:

@@ -55,6 +55,7 @@ from trunkline.stdio.orphan_reaper import (
     signal_group,
 )
 from trunkline.stdio.sandbox import SandboxError, SandboxPlan, SandboxSettings, plan_sandbox
+from trunkline.stdio.stderr_log import StderrLog
 from trunkline.stdio.stream import LineReader
 from trunkline.write_coalescer import WriteCoalescer
 
@@ -239,6 +240,9 @@ _STDOUT_PIPE_BYTES = 512 * 1024
 """The capacity of the stdout pipe in bytes, where the system allows it. Linux grants a user who is
 not root 64 MiB of pipe buffers in all."""
 
+_EXIT_DELAY = 0.5
+"""How many seconds a child may take to exit after its stdout has ended."""
+
 _POLL_INTERVAL = 0.02
 """How many seconds pass between two checks of processes that cannot be waited for."""
 
@@ -275,6 +279,8 @@ class ChildProcess:
         self._stderr = _StderrTail(max_stderr_lines)
         self._closing = False
         self._terminated = False
+        self._end_reason: str | None = None
+        self._exited = asyncio.Event()
         self._reaped = False
         self._write_coalescer: WriteCoalescer
         self._transports: list[asyncio.BaseTransport] = []
@@ -291,8 +297,12 @@ class ChildProcess:
         exit_timeout: float = EXIT_TIMEOUT,
         max_stderr_lines: int = MAX_STDERR_LINES,
         stderr_close_timeout: float = STDERR_CLOSE_TIMEOUT,
+        stderr_log: StderrLog | None = None,
     ) -> Self:
-        """Start a program with `env` added to what it inherits; raises ChildStartError."""
+        """Start a program with `env` added to what it inherits; raises ChildStartError.
+
+        `stderr_log` also gets the lines that it writes to stderr.
+        """
         token = secrets.token_hex(16)
         own, folder = {**(env or {}), TOKEN_VARIABLE: token}, os.fspath(cwd or ".")
         launch = None
@@ -312,6 +322,8 @@ class ChildProcess:
             max_stderr_lines=max_stderr_lines,
             stderr_close_timeout=stderr_close_timeout,
         )
+        if stderr_log is not None:
+            child._stderr.on_line = partial(stderr_log.add, process.pid)
         try:
             await _run_uninterrupted(child._open_pipes())
             if launch is not None:
@@ -347,6 +359,10 @@ class ChildProcess:
         """Return the last lines that the child wrote to stderr."""
         return self._stderr.lines()
 
+    def end_reason(self) -> str | None:
+        """Return how the child ended by itself, such as `exit code 3`; None if it was closed."""
+        return self._end_reason
+
     # Transport
 
     async def receive(self) -> bytes | None:
@@ -356,7 +372,17 @@ class ChildProcess:
         payload = await self._stdout.next_payload()
         if isinstance(payload, RemoteProtocolError):
             raise payload
+        if payload is None and not self._closing:
+            await self._find_end_reason()
         return payload
+
+    async def _find_end_reason(self) -> None:
+        """Find out why stdout has ended: a child that exits has closed it a moment before."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_EXIT_DELAY):
+                await self._exited.wait()
+        if self._end_reason is None and not self._closing:
+            self._end_reason = "it closed its stdout"
 
     def set_receiver(self, receiver: Callable[[bytes], bool]) -> None:
         """Pass payloads to `receiver` as they arrive, until the child has ended.
@@ -405,8 +431,8 @@ class ChildProcess:
             await pipe.closed.wait()
 
     def _lost_error(self) -> ConnectionLost:
-        code = self.returncode
-        end = "does not read its input" if code is None else f"has ended with exit code {code}"
+        reason = self._end_reason
+        end = "does not read its input" if reason is None else f"has ended ({reason})"
         return ConnectionLost(f"the child {self._name!r} {'is closed' if self._closing else end}")
 
     # Pipes
@@ -448,6 +474,9 @@ class ChildProcess:
         """Wait for the child to exit, then end its descendants and reap it."""
         try:
             await _wait_exit(self._process)
+            if not self._closing and not self._terminated:
+                self._end_reason = _describe_exit(self._process)
+            self._exited.set()
             self._stdin.discard()
             await self._terminate_descendants()
             with suppress(TimeoutError):
@@ -576,6 +605,8 @@ class _StderrTail(asyncio.Protocol):
         self._lines: deque[bytes] = deque()
         self._size = 0
         self._rest = b""
+        self.on_line: Callable[[str], None] | None = None
+        """Gets each line."""
 
     def data_received(self, data: bytes) -> None:
         *lines, rest = (self._rest + data).split(b"\n")
@@ -583,11 +614,15 @@ class _StderrTail(asyncio.Protocol):
         self._rest = rest[: MAX_STDERR_LINE_BYTES + 1]
         for line in lines:
             self._lines.append(line[: MAX_STDERR_LINE_BYTES + 1])
+            if self.on_line is not None:
+                self.on_line(_format_line(line))
             self._size += len(self._lines[-1])
             while len(self._lines) > self._max_lines or self._size > MAX_STDERR_BYTES:
                 self._size -= len(self._lines.popleft())
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._rest and self.on_line is not None:
+            self.on_line(_format_line(self._rest))
         self.closed.set()
 
     def lines(self) -> tuple[str, ...]:
@@ -612,6 +647,25 @@ async def _run_uninterrupted(opening: Coroutine[Any, Any, None]) -> None:
     except asyncio.CancelledError:
         await asyncio.gather(task, return_exceptions=True)
         raise
+
+
+def _describe_exit(process: "Popen[bytes]") -> str | None:
+    """Return the exit code of a process that has ended, or its signal, without reaping it."""
+    code = process.returncode
+    if code is None:
+        try:
+            found = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        except (AttributeError, OSError):  # macOS has it since Python 3.13
+            return None
+        if found is None:
+            return None
+        code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:  # a real-time signal
+        return f"killed by signal {-code}"
 
 
 async def _wait_exit(process: "Popen[bytes]") -> None:

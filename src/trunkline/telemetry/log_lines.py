@@ -181,6 +181,8 @@ def _backend_line(event: BackendStateChanged) -> LogLine:
         fields["error"] = clean_text(event.error)
     if event.retry_in is not None:
         fields["retry_in"] = event.retry_in
+    if event.stderr:
+        fields["stderr"] = [clean_text(line) for line in event.stderr]
     level = _STATE_LEVELS.get(event.state, "warning")
     return LogLine(level, f"backend_{event.state}", describe_event(event, clean_text), fields)
 
