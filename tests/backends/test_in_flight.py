@@ -114,6 +114,10 @@ async def test_an_answer_of_a_client_restarts_the_timeouts_of_its_own_calls() ->
         timers.append(timer)
     await calls.send_request(client, "roots/list", None)
     assert [timer.restarts for timer in timers] == [1, 0, 0]
+    client.refusal = RpcError.method_not_found("roots/list")
+    with pytest.raises(RpcError):  # a server could ask such questions for ever
+        await calls.send_request(client, "roots/list", None)
+    assert [timer.restarts for timer in timers] == [1, 0, 0]
 
 
 class SlowListener(Recorder):

@@ -35,6 +35,7 @@ class Recorder:
         self.caller = Caller(Principal("p"), V2025_11_25, {}, Raw(b"{}"))
         self.changes: asyncio.Queue[str] = asyncio.Queue()
         self.renewed = 0
+        self.refusal: RpcError | None = None
         self.notifications: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
 
     @property
@@ -60,6 +61,8 @@ class Recorder:
         return to_raw({"by": "listener"})
 
     async def send_request(self, method: str, params: Any, requester: object = None) -> Raw:
+        if self.refusal is not None:
+            raise self.refusal
         return to_raw({"by": "client"})
 
     def call(self, params: dict[str, Any], id: Any = 1) -> CallContext:

@@ -83,10 +83,12 @@ class InFlightCalls:
         group, asked_at = client.call_group, asyncio.get_running_loop().time()
         self._questions[number] = group, asked_at
         try:
-            return await client.send_request(method, params, requester)
+            answer = await client.send_request(method, params, requester)
         finally:
             del self._questions[number]
-            self._restart_timeouts(group, asked_at)
+        # An error restarts nothing: clients refuse requests that they cannot answer at once.
+        self._restart_timeouts(group, asked_at)
+        return answer
 
     def _restart_timeouts(self, group: object, asked_at: float) -> None:
         """Let a client's calls continue for a whole timeout after a question during them."""
