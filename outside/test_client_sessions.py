@@ -1,4 +1,4 @@
-"""Clients with roots, elicitation and sampling keep a session of their own with each real server."""
+"""Clients with roots, elicitation and sampling keep a session of their own with real servers."""
 
 import asyncio
 import json

@@ -37,7 +37,8 @@ def test_a_backend_has_the_abilities_of_its_protocol_and_functions_have_none() -
         "set_log_level",
         "server_requests",
         "wait_answered",
-        "keeps_answers",
+        "is_unfit_for_others",
+        "refuse_requests",
     }
 
 

@@ -4,7 +4,7 @@ once.
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -233,6 +233,39 @@ async def test_calls_of_a_stateless_client_find_the_state_of_earlier_ones() -> N
         assert [await count("agent") for _ in range(2)] == [1, 2]
         assert await count("ide") == 4
         assert gateway.registry.snapshots()[0].extra_sessions == 2
+
+
+async def test_after_a_cancelled_call_no_stateless_client_is_asked_for_it() -> None:
+    server, release = CountingServer(), asyncio.Event()
+    answers: list[str] = []
+
+    async def run(params: Any) -> Any:
+        kind = params.get("arguments", {}).get("kind")
+        if kind == "ask":
+            try:
+                await server.ask("elicitation/create", {"message": "?"})
+            except RpcError as error:
+                answers.append(error.message)
+        elif kind == "hold":
+            with suppress(asyncio.CancelledError):
+                await release.wait()
+        return CountingServer.run(server, params)
+
+    server.methods["tools/call"] = run
+    form = {CAPABILITIES: FORM}
+    async with passive(server) as gateway:
+        caller = StatelessCaller(gateway, "local")
+        held = asyncio.create_task(caller.call("s__t", _meta=form, arguments={"kind": "hold"}))
+        while server.count("tools/call") < 1:
+            await asyncio.sleep(0)
+        held.cancel()
+        await asyncio.gather(held, return_exceptions=True)
+        later = await caller.call("s__t", _meta=form)
+        asking = await caller.call("s__t", _meta=form, arguments={"kind": "ask"})
+        assert int(text_of(asking)) == int(text_of(later)) + 1  # the state is still there
+        assert ["cancelled" in each for each in answers] == [True]
+        asked = await caller.call("s__t", _meta=form, arguments={"kind": "ask"})
+        assert asked["resultType"] == "input_required"  # in a session of its own
 
 
 # Servers that run once

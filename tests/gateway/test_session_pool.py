@@ -44,6 +44,7 @@ class PoolHarness:
         self.hold: asyncio.Event | None = None  # no session opens before it is set
         self.dead: set[int] = set()
         self.roots_given: set[int] = set()
+        self.refusing: list[int] = []
         self.evictions = 0
         self.reasons: list[str | None] = []
         self.failures = OpeningFailures(self.reasons.append)
@@ -64,8 +65,11 @@ class PoolHarness:
     async def close(self, session: int) -> None:
         self.closed.append(session)
 
-    def keeps_answers(self, session: int) -> bool:
+    def is_unfit_for_others(self, session: int) -> bool:
         return session in self.roots_given
+
+    def refuse_requests(self, session: int) -> None:
+        self.refusing.append(session)
 
     def on_evicted(self) -> None:
         self.evictions += 1
@@ -278,15 +282,28 @@ async def test_a_stateless_session_with_kept_answers_ends_with_the_call() -> Non
     await harness.pool.aclose()
 
 
-@pytest.mark.parametrize("reason", [None, TimeoutError()])
-async def test_a_stateless_session_ends_with_a_cancelled_call(reason: Exception | None) -> None:
+async def test_a_stateless_session_ends_with_a_call_that_took_too_long() -> None:
     harness = PoolHarness()
     harness.acquire("a", object(), owner=stateless("S"))
     await harness.settle()
-    harness.calls["a"].cancel(reason)
+    harness.calls["a"].cancel(TimeoutError())
     harness.acquire("b", object(), owner=stateless("S"))
     await harness.settle()
     assert (harness.closed, harness.started[-1]) == ([1], ("b", 2))
+    await harness.pool.aclose()
+
+
+async def test_after_a_cancelled_call_a_stateless_session_refuses_requests() -> None:
+    harness = PoolHarness()
+    harness.acquire("a", object(), owner=stateless("S"))
+    harness.acquire("o", "O")
+    await harness.settle()
+    harness.calls["o"].cancel()
+    assert harness.refusing == []
+    harness.calls["a"].cancel()
+    assert harness.refusing == [1]
+    harness.acquire("b", object(), owner=stateless("S"))
+    assert harness.started[-1] == ("b", 1)
     await harness.pool.aclose()
 
 

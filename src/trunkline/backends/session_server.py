@@ -81,7 +81,9 @@ class SessionServer:
         self._renewal: asyncio.Task[ConnectionLost | None] | None = None
         # The requests outside of calls that are not answered yet
         self._unanswered = UnansweredRequests()
-        self._keeps_answers = False
+        # Whether it was given an answer that it may keep, or asked something that it was refused
+        self._is_unfit_for_others = False
+        self._refuses_requests = False
 
     async def open(
         self, connection: ServerConnection, capabilities: dict[str, Any], client_info: object
@@ -127,7 +129,8 @@ class SessionServer:
             server_requests=self._request_mode,
             awaiting_client_since=self._in_flight.awaiting_client_since,
             wait_answered=self._unanswered.wait,
-            keeps_answers=lambda: self._keeps_answers,
+            is_unfit_for_others=lambda: self._is_unfit_for_others,
+            refuse_requests=self._refuse_requests,
         )
 
     @property
@@ -318,8 +321,15 @@ class SessionServer:
 
     # Messages of the server outside of a call's stream
 
+    def _refuse_requests(self) -> None:
+        self._refuses_requests = True
+
     def called(self, request: Request) -> Any:
         """Answer a request that came outside of a call's stream."""
+        if self._refuses_requests and request.method not in _ANSWERS:
+            self._is_unfit_for_others = True
+            text = "an earlier call was cancelled; the request may be about that one"
+            raise RpcError.internal_error(text)
         definition, in_flight = SERVER_REQUESTS.get(request.method), self._in_flight
         announced = self._request_mode.announced_features
         # Without announced features, the pool does not separate the calls of different clients.
@@ -341,7 +351,7 @@ class SessionServer:
             return _ANSWERS[request.method]
         params, row = request.params, SERVER_REQUESTS.get(request.method)
         if row is not None:
-            self._keeps_answers |= row.is_answer_kept
+            self._is_unfit_for_others |= row.is_answer_kept
             params = strip_task_params(params)
         elif is_defined(request.method):
             raise RpcError.method_not_found(request.method)

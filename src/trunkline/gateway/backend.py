@@ -86,8 +86,11 @@ class BackendAbilities(NamedTuple):
     awaiting_client_since: Callable[[DownstreamClient], float | None] | None = None
     # Waits until its requests outside of calls are answered; returns whether it sent any
     wait_answered: Callable[[], Coroutine[Any, Any, bool]] | None = None
-    # Returns whether it was given an answer of a client that it may keep, such as roots
-    keeps_answers: Callable[[], bool] | None = None
+    # Returns whether it was given an answer of a client that it may keep, such as roots, or was
+    # refused one after `refuse_requests`
+    is_unfit_for_others: Callable[[], bool] | None = None
+    # Refuses its requests outside of calls' streams from now on: a cancelled call may still ask
+    refuse_requests: Callable[[], None] | None = None
 
 
 class Backend(Protocol):

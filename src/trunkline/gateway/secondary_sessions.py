@@ -273,10 +273,15 @@ class SecondarySessions:
         """Close a session."""
         await session.aclose()
 
-    def keeps_answers(self, session: Backend) -> bool:
+    def is_unfit_for_others(self, session: Backend) -> bool:
         """Return whether the server was given an answer that it may keep, such as roots."""
-        keeps_answers = session.abilities.keeps_answers
-        return keeps_answers is not None and keeps_answers()
+        is_unfit = session.abilities.is_unfit_for_others
+        return is_unfit is not None and is_unfit()
+
+    def refuse_requests(self, session: Backend) -> None:
+        """Refuse the server's requests from now on, since they may be about a cancelled call."""
+        if session.abilities.refuse_requests is not None:
+            session.abilities.refuse_requests()
 
     def on_evicted(self) -> None:
         """Emit that a client has lost its session, because another one needed the room."""

@@ -132,8 +132,12 @@ class SessionOpener(Protocol[T]):
         """Close a session."""
         ...
 
-    def keeps_answers(self, session: T) -> bool:
+    def is_unfit_for_others(self, session: T) -> bool:
         """Return whether the server was given an answer that it may keep, such as roots."""
+        ...
+
+    def refuse_requests(self, session: T) -> None:
+        """Refuse the server's requests from now on, since they may be about a cancelled call."""
         ...
 
     def on_evicted(self) -> None:
@@ -337,9 +341,11 @@ class SessionPool(Generic[T]):
     def _on_call_done(self, pooled: PooledSession[T], answer: PendingResult) -> None:
         pooled.call_count -= 1
         if isinstance(pooled.profile.owner, StatelessOwner):
-            # A cancelled call may still ask something, and the next call is another client's.
-            was_cancelled = isinstance(answer.error, TimeoutError | asyncio.CancelledError)
-            pooled.must_end |= was_cancelled or self._opener.keeps_answers(pooled.session)
+            # A cancelled call may still ask something, and the next call may be another client's.
+            timed_out = isinstance(answer.error, TimeoutError)
+            pooled.must_end |= timed_out or self._opener.is_unfit_for_others(pooled.session)
+            if isinstance(answer.error, asyncio.CancelledError):
+                self._opener.refuse_requests(pooled.session)
         if not pooled.call_count:
             pooled.call_group = None
             pooled.idle_since = asyncio.get_running_loop().time()
