@@ -175,7 +175,10 @@ async def _run_everything(user: ScriptedUser, made: Client, server: str) -> dict
     long = {"duration": 0.3, "steps": 3}
     tool = f"{server}__trigger-long-running-operation"
     await made.call_tool(tool, long, progress_callback=progressed)
-    found["asked"], user.asked = user.asked, []
+    # Roots are asked anew of stateless clients: after a call that had them, a session opens that
+    # asks a moment later, during one of these calls.
+    found["asked"] = [each for each in user.asked if each[0] != "roots/list"]
+    user.asked = []
     return found
 
 

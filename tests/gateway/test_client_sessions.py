@@ -4,7 +4,7 @@ once.
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -235,37 +235,41 @@ async def test_calls_of_a_stateless_client_find_the_state_of_earlier_ones() -> N
         assert gateway.registry.snapshots()[0].extra_sessions == 2
 
 
-async def test_after_a_cancelled_call_no_stateless_client_is_asked_for_it() -> None:
-    server, release = CountingServer(), asyncio.Event()
-    answers: list[str] = []
-
-    async def run(params: Any) -> Any:
-        kind = params.get("arguments", {}).get("kind")
-        if kind == "ask":
-            try:
-                await server.ask("elicitation/create", {"message": "?"})
-            except RpcError as error:
-                answers.append(error.message)
-        elif kind == "hold":
-            with suppress(asyncio.CancelledError):
-                await release.wait()
-        return CountingServer.run(server, params)
-
-    server.methods["tools/call"] = run
+async def test_a_server_is_refused_what_it_asks_before_it_knows_of_a_cancellation() -> None:
+    server, pinged = CountingServer(), HeldAnswer({})
+    count = server.methods["tools/call"]
+    server.methods["tools/call"] = hold = HeldAnswer()
     form = {CAPABILITIES: FORM}
     async with passive(server) as gateway:
         caller = StatelessCaller(gateway, "local")
-        held = asyncio.create_task(caller.call("s__t", _meta=form, arguments={"kind": "hold"}))
-        while server.count("tools/call") < 1:
-            await asyncio.sleep(0)
+        held = asyncio.create_task(caller.call("s__t", _meta=form))
+        await hold.started.wait()
+        session = server.active_connection
+        server.methods["ping"] = pinged
         held.cancel()
         await asyncio.gather(held, return_exceptions=True)
-        later = await caller.call("s__t", _meta=form)
-        asking = await caller.call("s__t", _meta=form, arguments={"kind": "ask"})
-        assert int(text_of(asking)) == int(text_of(later)) + 1  # the state is still there
-        assert ["cancelled" in each for each in answers] == [True]
-        asked = await caller.call("s__t", _meta=form, arguments={"kind": "ask"})
-        assert asked["resultType"] == "input_required"  # in a session of its own
+        await pinged.started.wait()
+        with pytest.raises(RpcError, match="an earlier call was cancelled"):
+            await session.call("elicitation/create", {"message": "?"})
+        pinged.released.set()
+        await server.wait_received("notifications/cancelled")
+
+        async def ask(params: Any) -> Any:
+            await server.active_connection.call("elicitation/create", {"message": "?"})
+            return count(params)
+
+        server.methods["tools/call"] = ask
+        while "resultType" not in (asked := await ask_again(caller, form)):
+            pass
+        assert asked["resultType"] == "input_required"
+        assert len(server.connections) == 2  # in the same session
+
+
+async def ask_again(caller: StatelessCaller, meta: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return await caller.call("s__t", _meta=meta)
+    except RpcError:
+        return {}
 
 
 # Servers that run once

@@ -16,6 +16,7 @@ Invariants:
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -81,9 +82,9 @@ class SessionServer:
         self._renewal: asyncio.Task[ConnectionLost | None] | None = None
         # The requests outside of calls that are not answered yet
         self._unanswered = UnansweredRequests()
-        # Whether it was given an answer that it may keep, or asked something that it was refused
-        self._is_unfit_for_others = False
-        self._refuses_requests = False
+        self._is_unfit_for_others = False  # it was given an answer that it may keep
+        # Waits until the server has processed the cancellation of a call; requests are refused
+        self._cancelling: asyncio.Task[None] | None = None
 
     async def open(
         self, connection: ServerConnection, capabilities: dict[str, Any], client_info: object
@@ -314,6 +315,8 @@ class SessionServer:
     async def aclose(self) -> None:
         """End the session and the connection."""
         await self._tasks.aclose()
+        if self._cancelling is not None:
+            self._cancelling.cancel()
         if self._connection is not None:
             await self._connection.aclose()
         if self._renewal is not None:
@@ -322,12 +325,20 @@ class SessionServer:
     # Messages of the server outside of a call's stream
 
     def _refuse_requests(self) -> None:
-        self._refuses_requests = True
+        if self._cancelling is None:
+            self._cancelling = asyncio.create_task(self._wait_cancelled())
+
+    async def _wait_cancelled(self) -> None:
+        """Wait for an answer to a ping: then earlier messages have been processed."""
+        try:
+            with suppress(ConnectionLost, RpcError):
+                await self.ping()
+        finally:
+            self._cancelling = None
 
     def called(self, request: Request) -> Any:
         """Answer a request that came outside of a call's stream."""
-        if self._refuses_requests and request.method not in _ANSWERS:
-            self._is_unfit_for_others = True
+        if self._cancelling is not None and request.method not in _ANSWERS:
             text = "an earlier call was cancelled; the request may be about that one"
             raise RpcError.internal_error(text)
         definition, in_flight = SERVER_REQUESTS.get(request.method), self._in_flight

@@ -86,10 +86,9 @@ class BackendAbilities(NamedTuple):
     awaiting_client_since: Callable[[DownstreamClient], float | None] | None = None
     # Waits until its requests outside of calls are answered; returns whether it sent any
     wait_answered: Callable[[], Coroutine[Any, Any, bool]] | None = None
-    # Returns whether it was given an answer of a client that it may keep, such as roots, or was
-    # refused one after `refuse_requests`
+    # Returns whether it was given an answer of a client that it may keep, such as roots
     is_unfit_for_others: Callable[[], bool] | None = None
-    # Refuses its requests outside of calls' streams from now on: a cancelled call may still ask
+    # Refuses its requests until it has processed the cancellation of a call, which may still ask
     refuse_requests: Callable[[], None] | None = None
 
 

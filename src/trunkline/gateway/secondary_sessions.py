@@ -279,7 +279,7 @@ class SecondarySessions:
         return is_unfit is not None and is_unfit()
 
     def refuse_requests(self, session: Backend) -> None:
-        """Refuse the server's requests from now on, since they may be about a cancelled call."""
+        """Refuse the server's requests until it has processed that a call was cancelled."""
         if session.abilities.refuse_requests is not None:
             session.abilities.refuse_requests()
 

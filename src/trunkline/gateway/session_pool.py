@@ -137,7 +137,7 @@ class SessionOpener(Protocol[T]):
         ...
 
     def refuse_requests(self, session: T) -> None:
-        """Refuse the server's requests from now on, since they may be about a cancelled call."""
+        """Refuse the server's requests until it has processed that a call was cancelled."""
         ...
 
     def on_evicted(self) -> None:
