@@ -189,15 +189,16 @@ def expect_everything(found: dict[str, Any], *servers: str) -> None:
             assert wanted in said
         assert "a sample" in seen["think"]
         assert "completed the URL elicitation" in seen["open_url"]
-        assert seen["progress"][:2] == [
-            1,
-            2,
-        ]  # some clients drop one that arrives with the response
         methods = [*["elicitation/create"] * 3, "sampling/createMessage", "elicitation/create"]
         # Stateless clients are asked for roots anew in each session that opens after a call with
         # roots. This server asks a moment after it has started, during one of the calls here.
         asked = [each for each in seen["asked"] if each[0] != "roots/list"]
         assert [method for method, _ in asked] == methods
+        progress = seen["progress"]
+        # The TypeScript client reports a round of input as progress, too.
+        if progress[:2] == [1, 1] and len(asked) < len(seen["asked"]):
+            del progress[0]
+        assert progress[:2] == [1, 2]  # some clients drop one that arrives with the response
         form = asked[0][1]["requestedSchema"]["properties"]
         assert "oneOf" in form["titledSingleSelectEnum"]
         assert form["untitledMultipleSelectEnum"]["type"] == "array"
