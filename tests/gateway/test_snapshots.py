@@ -77,6 +77,21 @@ async def test_a_list_comes_from_the_snapshot_while_the_server_starts() -> None:
         assert client.notifications.empty()  # the server lists the same
 
 
+async def test_the_snapshot_has_the_extensions_of_a_server() -> None:
+    extensions = {"io.modelcontextprotocol/ui": {"mimeTypes": ["x/y"]}}
+    welcome = WELCOME | {"capabilities": {"tools": {}, "extensions": extensions}}
+    first, server = one_tool(), one_tool()
+    first.methods["initialize"] = lambda _: welcome
+    store = await warm(first)
+    server.methods["initialize"] = hold = HeldAnswer(welcome)
+    async with started(store, server) as gateway, SessionClient(gateway) as client:
+        for _ in range(3):
+            await asyncio.sleep(0)
+        declared = (await client.hello())["capabilities"]
+        assert declared["extensions"] == extensions
+        hold.released.set()
+
+
 async def test_a_server_that_differs_from_its_snapshot_causes_one_notification() -> None:
     store = await warm(one_tool())
     server = one_tool("other")

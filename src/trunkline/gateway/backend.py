@@ -46,6 +46,8 @@ class BackendFeatures(NamedTuple):
     skipped: tuple[str, ...] = ()
     # What it tells models about its use
     instructions: str | None = None
+    # The protocol extensions that it declares, with their settings
+    extensions: dict[str, Any] | None = None
 
 
 class ResourceSubscriptions(Protocol):

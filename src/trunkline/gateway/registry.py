@@ -357,10 +357,16 @@ class Registry:
         )
 
     def _merge_capabilities(self) -> dict[str, Any]:
-        backends = [upstream.backend for upstream in self if upstream.backend]
+        # Extensions of a server that is not connected are known from its last listing.
+        declared = [
+            upstream.backend.capabilities
+            if upstream.backend
+            else {"extensions": upstream.listed.current.extensions}
+            for upstream in self
+        ]
         # A restarting upstream may come back with other capabilities.
         known = all(upstream.backend or upstream.state is UpstreamState.FAILED for upstream in self)
-        return merge_capabilities([backend.capabilities for backend in backends], known)
+        return merge_capabilities(declared, known)
 
     @property
     def started(self) -> bool:

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from trunkline.gateway.backend import BackendFeatures
 from trunkline.gateway.secondary_sessions import GatedFeatures
 from trunkline.gateway.stores import MAX_GATED_SETS, StoredListing
+from trunkline.jsonrpc import to_raw
+from trunkline.mcp.cache_hints import CacheHints
 from trunkline.mcp.features import Feature
 
 
@@ -48,7 +50,10 @@ class ServerListing:
             return
         self._is_restored = True
         self.current = BackendFeatures(
-            snapshot.features, snapshot.cache_hints, instructions=snapshot.instructions
+            snapshot.features,
+            snapshot.cache_hints,
+            instructions=snapshot.instructions,
+            extensions=snapshot.extensions,
         )
         self._restored_gated = {_read_names(k): found for k, found in snapshot.gated.items()}
         for client_features in self.gated_features.client_feature_sets:
@@ -87,9 +92,8 @@ class ServerListing:
             self._known_sets.clear()
 
     def forget_details(self) -> None:
-        """Keep only the features and the instructions: the server has ended."""
-        current = self.current
-        self.current = BackendFeatures(current.features, instructions=current.instructions)
+        """Keep the features, instructions and extensions only: the server has ended."""
+        self.current = self.current._replace(cache_hints=CacheHints(), skipped=())
 
     def has_stored_gated(self, client_features: frozenset[str]) -> bool:
         """Return whether the snapshot of a server that has not changed has these gated features."""
@@ -111,16 +115,16 @@ class ServerListing:
             self.current.cache_hints,
             {",".join(sorted(names)): features for names, features in kept},
             self.current.instructions,
+            self.current.extensions or {},
         )
         return None if self._has_secret(found) else found
 
     def _has_secret(self, found: StoredListing) -> bool:
-        for features in (found.features, *found.gated.values()):
-            for feature in features:
-                text = bytes(feature.definition).decode("utf-8", "replace")
-                if self._mask(text) != text:
-                    return True
-        return False
+        listed = [feature for features in found.gated.values() for feature in features]
+        raw = [*(feature.definition for feature in (*found.features, *listed))]
+        raw.append(to_raw(found.extensions))
+        texts = (bytes(each).decode("utf-8", "replace") for each in raw)
+        return any(self._mask(text) != text for text in texts)
 
 
 def _read_names(key: str) -> frozenset[str]:

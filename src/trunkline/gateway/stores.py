@@ -20,7 +20,7 @@ Rules for every store:
 from collections import Counter
 from collections.abc import Awaitable, Iterable
 from enum import StrEnum
-from typing import NamedTuple, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from msgspec import Struct
 
@@ -296,6 +296,8 @@ class StoredListing(Struct, frozen=True):
     """What it listed for clients with certain features, by their names, joined with commas."""
     instructions: str | None = None
     """What it told models about its use."""
+    extensions: dict[str, Any] = {}
+    """The protocol extensions that it declared."""
 
 
 class ListingStore(Protocol):

@@ -62,6 +62,7 @@ from trunkline.gateway.start_waits import StartWaits
 from trunkline.gateway.upstream_subscriptions import UpstreamSubscriptions
 from trunkline.jsonrpc import UNSET, ConnectionLost, PendingResult, Raw, RpcError, from_raw
 from trunkline.jsonrpc.errors import without_data
+from trunkline.mcp.capabilities import server_extensions
 from trunkline.mcp.compat import adapt_error, adapt_result
 from trunkline.mcp.errors import ErrorKind, gateway_error
 from trunkline.mcp.identity import Caller
@@ -398,7 +399,13 @@ class Upstream:
         skipped = tuple(map(self._mask, listed.skipped))
         text = clip_instructions(listed.instructions)
         instructions = None if text is None else printable_lines(self._mask(text))
-        self.listed.set_listed(listed._replace(skipped=skipped, instructions=instructions))
+        self.listed.set_listed(
+            listed._replace(
+                skipped=skipped,
+                instructions=instructions,
+                extensions=server_extensions(backend.capabilities),
+            )
+        )
 
     async def _relist(self, backend: Backend) -> None:
         capabilities, self._changed_capabilities = frozenset(self._changed_capabilities), set[str]()

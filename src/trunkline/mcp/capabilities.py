@@ -46,7 +46,7 @@ def _merge_extensions(backends: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return all extensions of the backends, with the settings on which the backends agree."""
     merged: dict[str, dict[str, Any]] = {}
     for backend in backends:
-        for name, declared in _extensions(backend).items():
+        for name, declared in server_extensions(backend).items():
             settings = as_object(declared)
             known = merged.get(name, settings)
             merged[name] = {
@@ -104,7 +104,7 @@ def capabilities_for_revision(
             declared[name] = details
         elif name == "sampling" or "form" in details:
             declared[name] = {}
-    if extensions := _extensions(capabilities):
+    if extensions := server_extensions(capabilities):
         declared["extensions"] = extensions
     return declared
 
@@ -151,7 +151,7 @@ def _read_input_capabilities(capabilities: Mapping[str, Any]) -> dict[str, dict[
     return found
 
 
-def _extensions(declared: Mapping[str, Any]) -> dict[str, Any]:
+def server_extensions(declared: Mapping[str, Any]) -> dict[str, Any]:
     """Return the declared extensions without tasks: the gateway does not forward task support."""
     found = as_object(declared.get("extensions"))
     return {name: found[name] for name in found if name != TASKS_EXTENSION}
