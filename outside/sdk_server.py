@@ -2,11 +2,14 @@
 
 import asyncio
 import sys
+from contextlib import suppress
+from itertools import count
 from typing import Annotated
 
 from mcp.server import MCPServer
 from mcp.server.elicitation import ElicitationResult
 from mcp.server.mcpserver import Context, Elicit, ListRoots, Resolve, Sample
+from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import (
     CreateMessageResult,
     ElicitRequest,
@@ -23,6 +26,7 @@ PLACE = "https://example.org/sign-in"
 
 server = MCPServer("outside")
 cancelled = asyncio.Event()
+lessons = count(1)
 
 
 class Size(BaseModel):
@@ -155,7 +159,10 @@ async def touch(ctx: Context) -> str:
 
 @server.tool()
 async def learn(ctx: Context) -> str:
-    server.add_tool(echo, name="learnt")
+    # Another definition each time: clients are only told of lists that differ.
+    with suppress(ToolError):
+        server.remove_tool("learnt")
+    server.add_tool(echo, name="learnt", description=f"Lesson {next(lessons)}")
     await ctx.notify_tools_changed()
     return "learnt"
 

@@ -107,8 +107,22 @@ async def test_malformed_definitions_of_a_server_do_not_break_the_lists(config: 
         assert (await made.call_tool("sloppy__echo", {})).content[0].text == "it works"
         resources = (await made.list_resources()).resources
         assert [str(each.uri) for each in resources if "nameless" in each.name] == [NAMELESS]
-        declared = made.server_capabilities.model_dump(by_alias=True)
-        assert declared["extensions"] == {"io.modelcontextprotocol/ui": {"mimeTypes": ["x/y"]}}
+
+
+def keep_state(config: Path) -> None:
+    config.write_text(config.read_text().replace('state_dir = ""', 'state_dir = "state"'))
+
+
+async def test_the_extensions_of_servers_are_declared_once_they_are_known(config: Path) -> None:
+    # A gateway answers its first client before its servers have started. The next gateway with the
+    # same state directory knows what they declared.
+    keep_state(config)
+    for known in (False, True):
+        async with client(config) as made:
+            await made.list_tools()
+            declared = made.server_capabilities.model_dump(by_alias=True)
+            found = (declared["extensions"] or {}).get("io.modelcontextprotocol/ui")
+            assert found == ({"mimeTypes": ["x/y"]} if known else None)
 
 
 async def test_concurrent_calls_get_their_own_results(config: Path) -> None:

@@ -93,7 +93,7 @@ async def test_extension_tasks_on_the_python_sdk_2(tmp_path: Path, mode: str) ->
     command = [sys.executable, HERE / "sdk_tasks_server.py", str(port)]
     async with running(*command) as program:
         await program.says(r"running on (http://\S+)")
-        servers = {"ext": {"url": f"http://127.0.0.1:{port}/mcp", "timeout": 3}}
+        servers = {"ext": {"url": f"http://127.0.0.1:{port}/mcp", "timeout": 3, "max_timeout": 3}}
         async with behind(tmp_path, servers, mode) as made:
             assert await text(made, "ext__slow", word="a") == "slowly: a"
             assert await text(made, "ext__slow", word="b") == "slowly: b"

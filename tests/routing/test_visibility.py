@@ -120,6 +120,16 @@ def test_a_backend_exists_for_callers_who_see_any_of_its_features() -> None:
     assert not view.can_see_backend(CATALOG, BERT, "other")
 
 
+def test_a_backend_is_listed_if_a_caller_is_offered_one_of_its_features() -> None:
+    features = features_of(FeatureKind.TOOL, "read", "write")
+    write = merge_listings(
+        [FeatureListing("w", "w", features[1:]), FeatureListing("r", "r", features)]
+    )
+    assert Visibility().listed_backends(write, BERT) == {"w", "r"}
+    assert Visibility(policy=NoWriting()).listed_backends(write, BERT) == {"r"}
+    assert Visibility(("w__*",)).listed_backends(write, ANNA) == {"w"}
+
+
 def test_only_call_tool_of_a_search_backend_calls_another_tool() -> None:
     view = Visibility(search_backends=frozenset({"search"}))
     assert view.is_call_tool(entry("search__call_tool"))
