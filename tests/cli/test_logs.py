@@ -104,6 +104,15 @@ def test_check_shows_the_exit_code_and_the_last_lines(tmp_path: Path) -> None:
     assert "crashing: stderr: no\\x1b such file\n" in result.stdout
 
 
+def test_check_shows_what_a_server_prints_instead_of_answers(tmp_path: Path) -> None:
+    code = "print('usage: fs hunter22'); raise SystemExit(2)"
+    table = f'[servers.fs]\ncommand = {json.dumps(sys.executable)}\nargs = ["-c", "{code}"]\n'
+    result = run("check", "--config", config(tmp_path, table, SECRET))
+    assert result.exit_code == 1
+    assert "(exit code 2)" in result.stdout
+    assert "fs: stderr: stdout, not JSON-RPC: usage: fs [redacted]\n" in result.stdout
+
+
 def test_ps_shows_states_in_words_and_the_last_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     server = ServerStatus(
         *("fs", "waiting", None, None, 2, 0, 0, "it ended (exit code 3)", 5.7, "b"),

@@ -322,6 +322,17 @@ async def test_a_child_that_is_closed_did_not_end_by_itself() -> None:
 
 
 @leaves_nothing_behind
+async def test_text_on_stdout_is_kept_with_the_lines_of_stderr() -> None:
+    code = "print('Hello\\n' * 30, '{}', sep='', end=''); print(' [1]')"
+    child = await ChildProcess.start(python(code), stderr_log=StderrLog())
+    while await child.receive() is not None:
+        pass
+    await child.wait()
+    assert child.stderr_tail() == ("stdout, not JSON-RPC: Hello",) * 20
+    await child.aclose()
+
+
+@leaves_nothing_behind
 async def test_the_lines_of_stderr_also_go_to_a_log() -> None:
     log = StderrLog()
     code = "import sys; print('a\\nb', end='', file=sys.stderr)"

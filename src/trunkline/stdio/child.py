@@ -240,6 +240,12 @@ _STDOUT_PIPE_BYTES = 512 * 1024
 """The capacity of the stdout pipe in bytes, where the system allows it. Linux grants a user who is
 not root 64 MiB of pipe buffers in all."""
 
+_MAX_STRAY_LINES = 20
+"""How many lines of a child's stdout that are no JSON-RPC are kept; they must not hide stderr."""
+
+_PEEKED_BYTES = 16
+"""How many bytes of a line are looked at to tell text from JSON-RPC."""
+
 _EXIT_DELAY = 0.5
 """How many seconds a child may take to exit after its stdout has ended."""
 
@@ -281,6 +287,7 @@ class ChildProcess:
         self._terminated = False
         self._end_reason: str | None = None
         self._exited = asyncio.Event()
+        self._stray_lines = 0
         self._reaped = False
         self._write_coalescer: WriteCoalescer
         self._transports: list[asyncio.BaseTransport] = []
@@ -301,7 +308,8 @@ class ChildProcess:
     ) -> Self:
         """Start a program with `env` added to what it inherits; raises ChildStartError.
 
-        `stderr_log` also gets the lines that it writes to stderr.
+        `stderr_log` also gets the lines that it writes to stderr. With it, text on stdout that is
+        no JSON-RPC is kept like lines of stderr.
         """
         token = secrets.token_hex(16)
         own, folder = {**(env or {}), TOKEN_VARIABLE: token}, os.fspath(cwd or ".")
@@ -374,7 +382,16 @@ class ChildProcess:
             raise payload
         if payload is None and not self._closing:
             await self._find_end_reason()
+        elif payload is not None and self._stderr.on_line is not None:
+            self._keep_stray_output(payload)
         return payload
+
+    def _keep_stray_output(self, payload: bytes) -> None:
+        """Keep text on stdout among the lines of stderr: it tells why a server does not answer."""
+        is_text = not payload[:_PEEKED_BYTES].lstrip().startswith((b"{", b"["))
+        if is_text and self._stray_lines < _MAX_STRAY_LINES:
+            self._stray_lines += 1
+            self._stderr.keep(b"stdout, not JSON-RPC: " + payload[:MAX_STDERR_LINE_BYTES])
 
     async def _find_end_reason(self) -> None:
         """Find out why stdout has ended: a child that exits has closed it a moment before."""
@@ -613,12 +630,16 @@ class _StderrTail(asyncio.Protocol):
         # One byte more than is shown, to know that the line was cut.
         self._rest = rest[: MAX_STDERR_LINE_BYTES + 1]
         for line in lines:
-            self._lines.append(line[: MAX_STDERR_LINE_BYTES + 1])
-            if self.on_line is not None:
-                self.on_line(_format_line(line))
-            self._size += len(self._lines[-1])
-            while len(self._lines) > self._max_lines or self._size > MAX_STDERR_BYTES:
-                self._size -= len(self._lines.popleft())
+            self.keep(line)
+
+    def keep(self, line: bytes) -> None:
+        """Keep a line, and drop the oldest ones if there are too many."""
+        self._lines.append(line[: MAX_STDERR_LINE_BYTES + 1])
+        if self.on_line is not None:
+            self.on_line(_format_line(line))
+        self._size += len(self._lines[-1])
+        while len(self._lines) > self._max_lines or self._size > MAX_STDERR_BYTES:
+            self._size -= len(self._lines.popleft())
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._rest and self.on_line is not None:
