@@ -28,6 +28,7 @@ from trunkline.routing.schema_validation import (
     compile_schema,
     list_subschemas,
     measure_cost,
+    names_schema,
 )
 
 
@@ -634,6 +635,11 @@ NAME_PARTS = st.fixed_dictionaries(
         "$ref": st.sampled_from(["#/$defs/d", "#/$defs/e"]),
     },
 )
+
+
+def test_the_names_of_a_schema_are_read_once_where_it_refers_to_itself() -> None:
+    schema = {"required": ["a"], "allOf": [True, {"$ref": "#"}]}
+    assert names_schema(schema) == {"allOf": [{"required": ["a"]}]}
 
 
 @given(
