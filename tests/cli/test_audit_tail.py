@@ -1,6 +1,7 @@
 """`trunkline audit tail`: print records as they are written."""
 
 import json
+import re
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -9,11 +10,12 @@ import pytest
 
 from tests.audit.samples import make_batches, make_call, make_chain, make_entries, write_chain
 from tests.cli.samples import config, run
+from tests.cli.test_output import capture_terminal
 from trunkline.audit.hash_chain import make_row
 from trunkline.audit.sqlite import SqliteStore
 from trunkline.audit.store import AuditRow, RecordFilter
 from trunkline.cli import audit as module
-from trunkline.cli.audit import follow_records, record_line
+from trunkline.cli.audit import RecordSelection, follow_records, record_line, run_tail
 from trunkline.gateway.events import AuthRejected, BackendStateChanged
 
 
@@ -123,6 +125,31 @@ def test_tail_prints_text_lines_or_json(tmp_path: Path, monkeypatch: pytest.Monk
     assert "fs__tool_5  rule policy 3" in shown.stdout
     as_json = run("tail", "--config", file, "--lines", "1", "--json")
     assert json.loads(as_json.stdout)["record"]["name"] == "fs__tool_5"
+
+
+def test_tail_shows_aligned_rows_on_a_terminal_of_100_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = make_chain(tmp_path)
+    calls = [
+        make_call(name="fs__read"),
+        make_call(name="mail__send", status="invalid_arguments", rule="policy 3 " * 20),
+    ]
+    rows = [make_row(1, chain.encoder.encode_call(each), b"") for each in calls]
+
+    def follow(*_: object) -> list[AuditRow]:
+        return rows
+
+    monkeypatch.setattr(module, "follow_records", follow)
+    file = config(tmp_path, f'[audit]\nurl = "sqlite:///{tmp_path}/audit.db"\n')
+    terminal = capture_terminal(monkeypatch)
+    monkeypatch.setenv("COLUMNS", "100")
+    run_tail(Path(file), RecordSelection(), 2, as_json=False)
+    first, second = re.sub("\x1b.[0-9;]*m", "", terminal.getvalue()).splitlines()
+    assert first.index("fs__read") == second.index("mail__send")
+    assert "rule policy 3" in second
+    assert second.rstrip().endswith("…")
+    assert max(map(len, (first, second))) <= 100
 
 
 def test_a_line_names_its_gateway_and_escapes_control_characters(tmp_path: Path) -> None:

@@ -131,6 +131,20 @@ def test_a_last_column_that_does_not_fit_is_printed_below_the_table(
     assert lines[-2].startswith("x" * 30 + ": why why")
 
 
+def test_a_row_stays_on_one_line_if_its_last_column_may_be_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal = capture_terminal(monkeypatch)
+    monkeypatch.setenv("NO_COLOR", "1")
+    rows = [("fs__read", "Reads a file. " * 10), ("y" * 50, "Writes a file.")]
+    output.print_table(("tool", "description"), rows, one_line=True)
+    _, _, first, second = (line.rstrip() for line in terminal.getvalue().splitlines())
+    assert first.startswith("fs__read ")
+    assert first.endswith("…")
+    assert second == "y" * 50 + "  Writes …"
+    assert max(map(len, (first, second))) <= 60
+
+
 def test_a_heading_is_bold_on_a_terminal_only(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

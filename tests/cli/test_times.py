@@ -4,7 +4,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from trunkline.cli.times import format_time, parse_duration, parse_end_time, parse_past_time
+from trunkline.cli.times import (
+    format_short_time,
+    format_time,
+    parse_duration,
+    parse_end_time,
+    parse_past_time,
+)
 
 NOW = 1_800_000_000.0
 
@@ -58,3 +64,10 @@ def test_an_end_time_may_be_a_date_in_local_time() -> None:
     assert parse_end_time("2027-01-31T12:00:00+02:00", NOW).hour == 10
     with pytest.raises(ValueError, match="expected a time to come, got '2026-01-01'"):
         parse_end_time("2026-01-01", NOW)
+
+
+def test_a_short_time_has_a_date_only_on_another_day() -> None:
+    at = datetime(2026, 7, 28, 14, 3, 22).timestamp()  # noqa: DTZ001  local time
+    assert format_short_time(at, at + 60) == "14:03:22"
+    assert format_short_time(at, at + 86_400) == "2026-07-28 14:03"
+    assert format_short_time(1e30, 0) == "1e+30"

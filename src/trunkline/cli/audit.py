@@ -38,7 +38,7 @@ from trunkline.cli.output import (
     print_message,
     print_table,
 )
-from trunkline.cli.times import format_time, parse_past_time
+from trunkline.cli.times import format_short_time, format_time, parse_past_time
 from trunkline.gateway.events import PAUSE, STATUSES
 from trunkline.jsonrpc import Raw, from_raw
 from trunkline.printable import printable
@@ -96,7 +96,7 @@ def run_query(option: Path | None, selection: RecordSelection, limit: int, as_js
     if as_json:
         print_json([to_exported(row) for row in rows])
     else:
-        print_table(_QUERY_COLUMNS, [table_row(row) for row in rows], ("took",))
+        print_table(_QUERY_COLUMNS, map(table_row, rows), ("took",), one_line=True)
     if len(rows) == limit:
         print_message(f"showing the newest {limit}; --limit N shows more")
 
@@ -216,7 +216,12 @@ def table_row(row: AuditRow) -> tuple[str, ...]:
     """Return a record as the cells of a table row."""
     found = read_details(row)
     tip = (row.subject, row.backend, target_text(row, found), reason_text(row, found))
-    return (format_time(row.at), status_text(row), duration_text(found), *tip)
+    return (shown_time(row), status_text(row), duration_text(found), *tip)
+
+
+def shown_time(row: AuditRow) -> str:
+    """Return the time of a record, short on a terminal."""
+    return format_short_time(row.at, time.time()) if sys.stdout.isatty() else format_time(row.at)
 
 
 def status_text(row: AuditRow) -> str:
@@ -274,6 +279,10 @@ _STATUS_STYLES = {
     "invalid_arguments": "yellow",
 }
 _FAILED_STYLE = "red"
+# As wide as the longest status, `invalid_arguments`.
+_STATUS_WIDTH = 17
+_SUBJECT_WIDTH = 8
+_TARGET_WIDTH = 24
 
 
 def run_tail(option: Path | None, selection: RecordSelection, lines: int, as_json: bool) -> None:
@@ -344,7 +353,9 @@ def _line_printer() -> Callable[[AuditRow], None]:
 
     def show(row: AuditRow) -> None:
         parts = [part for text, style in record_line(row) for part in ((text, style), ("  ", ""))]
-        console.print(Text.assemble(*parts[:-1]), soft_wrap=True, highlight=False)
+        line = Text.assemble(*parts[:-1])
+        # Cut to the width: a wrapped line would break the columns of all others.
+        console.print(line, no_wrap=True, overflow="ellipsis", crop=True, highlight=False)
 
     return show
 
@@ -355,12 +366,18 @@ def record_line(row: AuditRow) -> list[tuple[str, str]]:
     is_call = row.kind == "call"
     style = _STATUS_STYLES.get(row.status, _FAILED_STYLE) if is_call else "cyan"
     parts = [
-        (format_time(row.at), "dim"),
-        (f"{status_text(row) or row.kind:<12}", style),
+        (shown_time(row), "dim"),
+        (f"{status_text(row) or row.kind:<{_STATUS_WIDTH}}", style),
         (f"{duration_text(found):>10}", ""),
         (found.gateway.partition("@")[0], "dim"),
         (row.subject, "blue"),
         (target_text(row, found), "bold" if is_call else "cyan"),
         (reason_text(row, found), style),
     ]
+    if sys.stdout.isatty():
+        # Columns, and the reason before the name of the gateway: the end may be cut.
+        when, status, took, gateway, (subject, subject_style), (target, target_style), why = parts
+        subjects = (f"{subject:<{_SUBJECT_WIDTH}}", subject_style)
+        targets = (f"{target:<{_TARGET_WIDTH}}", target_style)
+        parts = [when, status, took, subjects, targets, why, gateway]
     return [(printable(text.replace("\n", " ")), style) for text, style in parts if text]

@@ -70,13 +70,20 @@ def json_lines(values: Iterable[Any]) -> str:
 
 
 def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], numeric: Iterable[str] = ()
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    numeric: Iterable[str] = (),
+    *,
+    one_line: bool = False,
 ) -> None:
-    """Print a table; the columns named in `numeric` are right-aligned."""
+    """Print a table; the columns named in `numeric` are right-aligned.
+
+    With `one_line`, a terminal shows each row on one line: the last column is cut to the width.
+    """
     right = set(numeric)
     cells = [[printable_lines(cell).replace("\n", " ") for cell in row] for row in rows]
     if sys.stdout.isatty():
-        _print_rich_table(columns, cells, right)
+        _print_rich_table(columns, cells, right, one_line)
         return
     widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
     for row in (columns, *cells):
@@ -87,7 +94,9 @@ def print_table(
         print("  ".join(padded).rstrip())
 
 
-def _print_rich_table(columns: Sequence[str], rows: list[list[str]], right: set[str]) -> None:
+def _print_rich_table(
+    columns: Sequence[str], rows: list[list[str]], right: set[str], one_line: bool
+) -> None:
     """Print a table on a terminal; without room for it, the last column goes below."""
     from rich import box  # noqa: PLC0415  slow to import
     from rich.console import Console  # noqa: PLC0415
@@ -99,17 +108,23 @@ def _print_rich_table(columns: Sequence[str], rows: list[list[str]], right: set[
     widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
     room = console.width - sum(width + _COLUMN_PADDING for width in widths[:last])
     # A narrow column would break errors and descriptions into single words.
-    shown = columns if room >= min(widths[last], _MIN_LAST_COLUMN) else columns[:last]
+    fits = room >= min(widths[last], _MIN_CUT_COLUMN if one_line else _MIN_LAST_COLUMN)
+    shown = columns if fits else columns[:last]
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for column in shown:
         is_last = column == columns[last]
         justify = "right" if column in right else "left"
         # Names are copied from tables: only the last column may be wrapped.
-        table.add_column(column, justify=justify, no_wrap=not is_last, overflow="fold")
+        heading = Text(column)
+        if is_last and one_line:
+            heading.truncate(room, overflow="ellipsis")
+        table.add_column(heading, justify=justify, no_wrap=not is_last, overflow="fold")
     for row in rows:
         # Text, because rich would read brackets in a str as markup.
-        cells = (Text(cell, style=_STATE_STYLES.get(cell.partition(",")[0], "")) for cell in row)
-        table.add_row(*list(cells)[: len(shown)])
+        cells = [Text(cell, style=_STATE_STYLES.get(cell.partition(",")[0], "")) for cell in row]
+        if one_line and fits:
+            cells[last].truncate(room, overflow="ellipsis")
+        table.add_row(*cells[: len(shown)])
     console.print(table)
     for row in rows:
         if len(shown) == last and row[last]:
@@ -119,6 +134,8 @@ def _print_rich_table(columns: Sequence[str], rows: list[list[str]], right: set[
 _COLUMN_PADDING = 2
 # Minimum width of the last column, in characters.
 _MIN_LAST_COLUMN = 30
+# The same if it is cut.
+_MIN_CUT_COLUMN = 8
 
 _STATE_STYLES = {
     "ready": "green",

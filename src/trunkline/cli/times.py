@@ -56,6 +56,15 @@ def _parse_time(text: str, now: float, direction: int) -> float:
         return now + direction * parse_duration(text)
 
 
+def format_short_time(at: float, now: float) -> str:
+    """Return a point in time as local time: without the date if it is today."""
+    try:
+        then, today = datetime.fromtimestamp(at), datetime.fromtimestamp(now)  # noqa: DTZ006
+    except (ValueError, OverflowError, OSError):
+        return str(at)
+    return then.strftime("%H:%M:%S" if then.date() == today.date() else "%Y-%m-%d %H:%M")
+
+
 def format_time(at: float) -> str:
     """Return a point in time as local time."""
     try:

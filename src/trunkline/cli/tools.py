@@ -121,6 +121,7 @@ def _print_tools(found: list[ListedTool]) -> None:
         print_table(
             ("tool", "description"),
             [(tool.name, tool.description) for tool in found if tool.server == server],
+            one_line=True,
         )
 
 
