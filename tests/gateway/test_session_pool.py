@@ -21,6 +21,7 @@ from trunkline.jsonrpc import ConnectionLost, PendingResult, RpcError
 
 FORM = frozenset(("elicitation.form",))
 SAMPLING = frozenset(("sampling",))
+ROOTS = frozenset(("roots",))
 NOTHING: frozenset[str] = frozenset()
 NO_CLIENT = cast("DownstreamClient", None)
 
@@ -267,6 +268,14 @@ async def test_calls_of_one_stateless_owner_use_the_same_session_one_after_the_o
     await harness.finish("e", "d")
     harness.acquire("g", object(), owner=stateless("S"))
     assert harness.started[-1] == ("g", 1)
+    await harness.pool.aclose()
+
+
+async def test_a_stateless_client_with_roots_never_uses_a_primary_session_with_features() -> None:
+    harness = PoolHarness(first=ROOTS)
+    harness.acquire("a", "A", ROOTS, owner=stateless("a"))
+    await harness.settle()
+    assert harness.started == [("a", 1)]  # whose server asked for roots while no call was there
     await harness.pool.aclose()
 
 

@@ -48,8 +48,12 @@ MAX_LISTING_SESSIONS = 4
 
 ALL_CLIENT_FEATURES = frozenset(client_features())
 
-PROCESSING_DELAY = 0.1
-"""How long, in seconds, a server has to process these answers: it does not say when it has."""
+PROCESSING_PINGS = 5
+"""How many pings a server has to answer while it processes these answers. It does not say when it
+has; on a busy machine it takes longer, and the pings do too."""
+
+PROCESSING_INTERVAL = 0.03
+"""How long, in seconds, the gateway waits before each of these pings."""
 
 EXCLUSIVE_WINDOW = 5.0
 """If the first session ends within so many seconds after a second one was opened, the server is
@@ -365,10 +369,11 @@ async def _answer_first_requests(backend: Backend) -> None:
             with suppress(RpcError):
                 await ping()
             if await wait_answered():
-                with suppress(RpcError):
-                    await ping()  # the answers have been sent before this one is
                 # The filesystem server reads the folders of new roots before it allows them.
-                await asyncio.sleep(PROCESSING_DELAY)
+                for _ in range(PROCESSING_PINGS):
+                    await asyncio.sleep(PROCESSING_INTERVAL)
+                    with suppress(RpcError):
+                        await ping()
 
 
 async def _watch(backend: Backend, on_ended: Callable[[Backend], None]) -> None:

@@ -14,7 +14,8 @@ sessions, each of which serves one call at a time. A call takes the session that
 so state that one call leaves is there for the next. Such sessions end when they are idle too long.
 
 If the primary session was told of client features, the first client that calls uses it as its own,
-in turns with clients that cannot be asked; these get a session of their own if it is busy.
+in turns with clients that cannot be asked; these get a session of their own if it is busy. A
+stateless client with roots does not: it could not be asked for them when that session began.
 
 A server with per-call streams says which call each request belongs to. Its sessions are shared by
 all clients with the features that the session announced.
@@ -304,6 +305,9 @@ class SessionPool(Generic[T]):
             return False
         if call.call_group is NO_INPUT_GROUP or not self._may_open:
             return True
+        if isinstance(profile.owner, StatelessOwner) and "roots" in profile.client_features:
+            # Servers ask for roots once, at the start. Such a client can be asked only in a call.
+            return False
         return self._primary_owner is None or self._primary_owner == profile.owner
 
     @property
