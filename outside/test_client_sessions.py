@@ -2,16 +2,17 @@
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp import Client, types
+from mcp import Client, StdioServerParameters, types
 
 from outside.clients import client, sample, text
-from outside.gateway import EVERYTHING, gateway
+from outside.gateway import EVERYTHING, configure, gateway
 from outside.program import BIN
 
 pytestmark = [
@@ -25,9 +26,9 @@ THOUGHT = {"thought": "t", "nextThoughtNeeded": True, "thoughtNumber": 1, "total
 
 @asynccontextmanager
 async def editor(
-    url: str, folder: Path, mode: str = "legacy", name: str = "Ada"
+    server: str | StdioServerParameters, folder: Path, mode: str = "legacy", name: str = "Ada"
 ) -> AsyncIterator[Client]:
-    """Connect as an editor does: with a folder as root, elicitation and sampling."""
+    """Connect to a gateway as an editor does: with a folder as root, elicitation and sampling."""
 
     async def roots(context: Any) -> types.ListRootsResult:
         return types.ListRootsResult(roots=[types.Root(uri=folder.as_uri())])
@@ -37,7 +38,7 @@ async def editor(
         return types.ElicitResult(action="accept", content={"name": name})
 
     async with client(
-        url,
+        server,
         mode,
         list_roots_callback=roots,
         elicitation_callback=elicit,
@@ -70,6 +71,21 @@ async def test_the_first_call_of_each_client_may_use_its_roots_and_no_others(
             refused = await made.call_tool("fs__list_directory", {"path": str(other)})
             assert refused.is_error
             assert "Access denied" in refused.content[0].text
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_the_first_call_over_stdio_may_use_the_roots_of_the_client(
+    tmp_path: Path, mode: str
+) -> None:
+    own, one = folder_with(tmp_path, "own"), folder_with(tmp_path, "one")
+    command = {"command": "node", "args": [str(BIN / "mcp-server-filesystem"), str(own)]}
+    server = StdioServerParameters(
+        command=sys.executable,
+        args=["-m", "trunkline", "serve", "--config", str(configure(tmp_path, {"fs": command}))],
+    )
+    async with editor(server, one, mode) as made:
+        for _ in range(2):
+            assert "one.txt" in await text(made, "fs__list_directory", path=str(one))
 
 
 async def test_six_clients_of_a_stateful_server_keep_their_own_history(tmp_path: Path) -> None:
