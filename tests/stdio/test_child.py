@@ -314,6 +314,19 @@ async def test_calls_that_are_lost_say_how_the_child_has_ended(code: str, reason
 
 
 @leaves_nothing_behind
+async def test_a_send_that_fails_says_how_the_child_has_ended() -> None:
+    code = "import os, signal; os.close(0); print(1, flush=True); signal.pause()"
+    child = await ChildProcess.start(python(code))
+    assert await child.receive() == b"1"
+    sending = asyncio.create_task(child.send(b"x" * 1_000_000))
+    await settle()
+    os.kill(child.pid, signal.SIGKILL)
+    with pytest.raises(ConnectionLost, match="killed by SIGKILL"):
+        await sending
+    await child.aclose()
+
+
+@leaves_nothing_behind
 async def test_a_child_that_is_closed_did_not_end_by_itself() -> None:
     child = await ChildProcess.start(python("input()"))
     await child.aclose()

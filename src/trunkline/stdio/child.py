@@ -386,6 +386,12 @@ class ChildProcess:
             self._keep_stray_output(payload)
         return payload
 
+    async def _wait_exited(self) -> None:
+        """Wait a moment for the child to exit."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_EXIT_DELAY):
+                await self._exited.wait()
+
     def _keep_stray_output(self, payload: bytes) -> None:
         """Keep text on stdout among the lines of stderr: it tells why a server does not answer."""
         is_text = not payload[:_PEEKED_BYTES].lstrip().startswith((b"{", b"["))
@@ -395,9 +401,7 @@ class ChildProcess:
 
     async def _find_end_reason(self) -> None:
         """Find out why stdout has ended: a child that exits has closed it a moment before."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_EXIT_DELAY):
-                await self._exited.wait()
+        await self._wait_exited()
         if self._end_reason is None and not self._closing:
             self._end_reason = "it closed its stdout"
 
@@ -411,12 +415,12 @@ class ChildProcess:
     async def send(self, payload: bytes) -> None:
         """Write a payload to stdin, then wait while the child is behind; raises ConnectionLost."""
         if self._stdin.transport.is_closing():
-            raise self._lost_error()
+            raise await self._lost_error()
         self._write_coalescer.pending_writers = 1
         self._write_coalescer.write(self._stdin.transport, frame(payload))
         await self._stdin.writable.wait()
         if self._stdin.transport.is_closing():
-            raise self._lost_error()
+            raise await self._lost_error()
 
     def try_send(self, payload: bytes, in_flight: int) -> bool:
         """Write a payload to stdin, or return False if the child is behind."""
@@ -447,7 +451,10 @@ class ChildProcess:
         for pipe in (self._stdin, self._stdout, self._stderr):
             await pipe.closed.wait()
 
-    def _lost_error(self) -> ConnectionLost:
+    async def _lost_error(self) -> ConnectionLost:
+        if not self._closing:
+            # A child that exits has closed its stdin a moment before.
+            await self._wait_exited()
         reason = self._end_reason
         end = "does not read its input" if reason is None else f"has ended ({reason})"
         return ConnectionLost(f"the child {self._name!r} {'is closed' if self._closing else end}")
