@@ -203,7 +203,7 @@ async def test_an_extension_task_that_never_ends_is_cancelled_too() -> None:
     server = Extended()
     server.states(Extended.state("working", pollIntervalMs=10))
     made = make_gateway()
-    add(made, "s", server, timeout=0.05)
+    add(made, "s", server, timeout=0.05, max_timeout=0.1)
     async with running(made, server):
         error: Any = await failure(await stateless_caller(made))
         assert error.data["type"] == "upstream_timeout"
