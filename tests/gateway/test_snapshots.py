@@ -77,6 +77,15 @@ async def test_a_list_comes_from_the_snapshot_while_the_server_starts() -> None:
         assert client.notifications.empty()  # the server lists the same
 
 
+async def test_snapshots_may_be_read_before_a_request_begins_to_wait_for_them() -> None:
+    store = await warm(one_tool())
+    async with started(store, one_tool()) as gateway:
+        gateway.registry.start("no features")
+        answer: Any = gateway.registry.when_restored(lambda: "restored")
+        await gateway.registry.wait_complete()
+        assert await answer == "restored"
+
+
 async def test_the_snapshot_has_the_extensions_of_a_server() -> None:
     extensions = {"io.modelcontextprotocol/ui": {"mimeTypes": ["x/y"]}}
     welcome = WELCOME | {"capabilities": {"tools": {}, "extensions": extensions}}
@@ -276,7 +285,7 @@ async def test_commands_neither_read_nor_write_snapshots() -> None:
     store = await warm(one_tool("old"))
     server = one_tool()
     async with started(store, server) as gateway:
-        gateway.registry.start()
+        gateway.registry.start("no features")
         await gateway.registry.wait_complete()
         (entry,) = gateway.registry.catalog.entries(FeatureKind.TOOL)
         assert entry.public_name == "s__echo"

@@ -428,7 +428,8 @@ class Registry:
         return self._make_restored(make) if self._restore_tasks else make()
 
     async def _make_restored(self, make: Callable[[], T]) -> T:
-        await asyncio.wait(self._restore_tasks)
+        if self._restore_tasks:  # they may have ended before this coroutine began
+            await asyncio.wait(self._restore_tasks)
         return make()
 
     def when_listed(self, caller: Caller, make: Callable[[], T]) -> T | Coroutine[Any, Any, T]:
