@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.config.backend_settings import command_of, settings_of
@@ -188,13 +188,19 @@ ENTRIES = st.fixed_dictionaries(
 
 @settings(deadline=None)  # it writes files
 @given(st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=50), ENTRIES, max_size=3))
+@example({"a": {"url": "https://a.example/", "headers": {"X-A": "é${/}"}}})
 def test_any_valid_file_loads_the_same_after_writing(folder: Path, servers: dict[str, Any]) -> None:
     path = client_file(folder, {"mcpServers": servers})
     try:
         expected = load_config(path, ENVIRON)
     except ConfigErrors:
         return
-    _, config = write_and_load(folder, path)
+    try:
+        _, config = write_and_load(folder, path)
+    except ConfigErrors:
+        # `${/}` is written as "/". A wrong value with it is then a mistake in the file.
+        assert any(server.unresolved is not None for server in expected.servers)
+        return
     for server, other in zip(config.servers, expected.servers, strict=True):
         # What is unresolved is spelled as in its own file.
         if other.unresolved is None:
