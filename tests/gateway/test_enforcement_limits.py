@@ -107,6 +107,7 @@ async def test_unknown_names_share_one_limit_and_use_no_quota_of_tools() -> None
         await StatelessCaller(gateway, "another").expect_error("tools/call", name="nope")
 
 
+@pytest.mark.at_once
 async def test_calls_with_unreadable_params_are_limited_like_unknown_names() -> None:
     server = everything()
     gateway, _ = gateway_with_limits(server, default_rpm=2)
@@ -129,6 +130,7 @@ async def test_calls_with_unreadable_params_are_limited_like_unknown_names() -> 
     ]
 
 
+@pytest.mark.at_once
 @pytest.mark.parametrize("attack", ["retry", "retry with input", "headers"])
 async def test_calls_refused_before_their_checks_are_limited_like_unknown_names(
     attack: str,
