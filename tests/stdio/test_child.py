@@ -383,7 +383,10 @@ async def test_a_blocked_send_fails_when_the_child_ends(end: str) -> None:
 @leaves_nothing_behind
 async def test_descendants_of_an_ended_child_are_ended(tmp_path: Path) -> None:
     async with open_life_signs(tmp_path) as signs:
-        child = await ChildProcess.start(script("os.fork() or (sign('a'), stay())"), env=signs.env)
+        # The child ends when its own child has signed.
+        code = "r, w = os.pipe()\nos.fork() and os._exit(len(os.read(r, 1)) - 1)\n"
+        code += "sign('a'); os.write(w, b'x'); stay()"
+        child = await ChildProcess.start(script(code), env=signs.env)
         assert await child.receive() is None
         assert await child.wait() == 0
         await signs.signed()
