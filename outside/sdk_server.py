@@ -159,7 +159,7 @@ async def touch(ctx: Context) -> str:
 
 @server.tool()
 async def learn(ctx: Context) -> str:
-    # Another definition each time: clients are only told of lists that differ.
+    # Each lesson changes the definition: clients are notified only if the list differs.
     with suppress(ToolError):
         server.remove_tool("learnt")
     server.add_tool(echo, name="learnt", description=f"Lesson {next(lessons)}")
