@@ -1,4 +1,4 @@
-"""Files: replace one atomically, lock it between processes, and notice its changes.
+"""Files: replace one atomically, lock it between processes, notice its changes, write in a thread.
 
 Invariants upheld here:
 1. A reader of a replaced file sees the whole old or the whole new content, after a crash too.
@@ -15,10 +15,10 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 if sys.platform != "win32":
     import fcntl
@@ -29,6 +29,8 @@ _LOCK_RETRY_INTERVAL = 0.01
 
 # The permission bits that let group or others write.
 _WRITABLE_BY_OTHERS = 0o022
+
+T = TypeVar("T")
 
 FileStamp: TypeAlias = tuple[int, int, int, int] | None
 
@@ -201,3 +203,35 @@ def _flock(descriptor: int, timeout: float) -> Generator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+class BackgroundWriter(Generic[T]):
+    """Writes changes by key, in a thread and in batches; the last change of a key counts."""
+
+    def __init__(self, write: Callable[[dict[str, T]], None], flush_timeout: float) -> None:
+        """`write` runs in the thread. Closing waits `flush_timeout` seconds for it."""
+        self._write = write
+        self._flush_timeout = flush_timeout
+        self.unsaved: dict[str, T] = {}
+        """The changes of the next batch; the last change is last."""
+        self._writing: asyncio.Task[None] | None = None
+
+    def put(self, key: str, change: T) -> None:
+        """Have a change written soon."""
+        self.unsaved.pop(key, None)
+        self.unsaved[key] = change
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write_batches())
+
+    async def aclose(self) -> None:
+        """Wait until the changes are written, up to `flush_timeout`."""
+        if self._writing is not None:
+            await asyncio.wait({self._writing}, timeout=self._flush_timeout)
+
+    async def _write_batches(self) -> None:
+        try:
+            while self.unsaved:
+                changes, self.unsaved = self.unsaved, {}
+                await asyncio.to_thread(self._write, changes)
+        finally:
+            self._writing = None

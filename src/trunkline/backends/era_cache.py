@@ -24,7 +24,7 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct, field
 
-from trunkline.files import file_lock, read_file, replace_file
+from trunkline.files import BackgroundWriter, file_lock, read_file, replace_file
 from trunkline.jsonrpc import Raw, from_raw
 from trunkline.mcp.versions import Era
 from trunkline.printable import printable
@@ -103,13 +103,11 @@ class EraFile:
         `flush_timeout` is how many seconds closing waits for the last entries to be written.
         """
         self._max_servers = max_servers
-        self._flush_timeout = flush_timeout
         self._file = folder / ERA_FILE
         self._eras: dict[str, CachedEra] = {}
         self._loaded = False
         self._load_lock = asyncio.Lock()
-        self._unsaved: dict[str, CachedEra | None] = {}
-        self._writing: asyncio.Task[None] | None = None
+        self._writer = BackgroundWriter[CachedEra | None](self._write_changes, flush_timeout)
 
     async def get(self, key: str) -> CachedEra | None:
         """Return the entry of a server, or None."""
@@ -126,23 +124,14 @@ class EraFile:
         if self._loaded and self._eras.get(key) == era:
             return
         _apply_changes(self._eras, {key: era}, self._max_servers)
-        self._unsaved.pop(key, None)
-        self._unsaved[key] = era
-        if self._writing is None:
-            self._writing = asyncio.create_task(self._write())
+        self._writer.put(key, era)
 
     async def aclose(self) -> None:
         """Wait until the entries are written, up to `flush_timeout`."""
-        if self._writing is not None:
-            await asyncio.wait({self._writing}, timeout=self._flush_timeout)
+        await self._writer.aclose()
 
-    async def _write(self) -> None:
-        try:
-            while self._unsaved:
-                changes, self._unsaved = self._unsaved, {}
-                await asyncio.to_thread(_update_file, self._file, changes, self._max_servers)
-        finally:
-            self._writing = None
+    def _write_changes(self, changes: dict[str, CachedEra | None]) -> None:
+        _update_file(self._file, changes, self._max_servers)
 
 
 class EraCache:

@@ -24,7 +24,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from trunkline.files import read_file, replace_file
+from trunkline.files import BackgroundWriter, read_file, replace_file
 from trunkline.gateway.stores import MAX_STORED_LISTINGS, StoredListing
 from trunkline.printable import printable
 
@@ -65,41 +65,26 @@ class ListingFiles:
         self._folder = folder / LISTINGS_FOLDER
         self._max_files = max_files
         self._max_total_bytes = max_total_bytes
-        self._flush_timeout = flush_timeout
-        self._unsaved: dict[str, StoredListing | None] = {}
-        self._writing: asyncio.Task[None] | None = None
+        self._writer = BackgroundWriter[StoredListing | None](self._apply_changes, flush_timeout)
 
     async def get(self, key: str) -> StoredListing | None:
         """Return the last listing of a server, or None."""
-        if key in self._unsaved:
-            return self._unsaved[key]
+        unsaved = self._writer.unsaved
+        if key in unsaved:
+            return unsaved[key]
         return await asyncio.to_thread(_read_listing, self._path(key), key)
 
     def put(self, key: str, listing: StoredListing) -> None:
         """Replace the listing of a server."""
-        self._set(key, listing)
+        self._writer.put(key, listing)
 
     def remove(self, key: str) -> None:
         """Forget a server that could not be started."""
-        self._set(key, None)
-
-    def _set(self, key: str, listing: StoredListing | None) -> None:
-        self._unsaved[key] = listing
-        if self._writing is None:
-            self._writing = asyncio.create_task(self._write())
+        self._writer.put(key, None)
 
     async def aclose(self) -> None:
         """Wait until the listings are written, up to `flush_timeout`."""
-        if self._writing is not None:
-            await asyncio.wait({self._writing}, timeout=self._flush_timeout)
-
-    async def _write(self) -> None:
-        try:
-            while self._unsaved:
-                changes, self._unsaved = self._unsaved, {}
-                await asyncio.to_thread(self._apply_changes, changes)
-        finally:
-            self._writing = None
+        await self._writer.aclose()
 
     def _path(self, key: str) -> Path:
         return self._folder / f"{key}.json"
