@@ -358,7 +358,7 @@ async def test_the_next_attempt_to_open_a_session_is_later_each_time() -> None:
     harness.failure = OSError("no more")
     loop = asyncio.get_running_loop()
     now, pauses = loop.time(), list[float]()
-    loop.time = lambda: now  # type: ignore[method-assign]
+    loop.time = lambda: now
     for attempt in range(12):
         harness.acquire(f"a{attempt}", "A")
         await harness.settle()
