@@ -298,3 +298,27 @@ async def test_no_token_is_sent_upstream_or_logged(
 
 def test_printing_a_configuration_shows_no_secret() -> None:
     assert SECRET.decode() not in repr(Config(auth=settings()))
+
+
+async def test_clients_get_the_public_url_also_after_a_reload(tmp_path: Path) -> None:
+    def http(public: str) -> str:
+        return f'[http]\nlisten = "127.0.0.1:0"\npublic_url = "{public}"\n'
+
+    environ, below = {"SECRET": SECRET.decode()}, "/.well-known/oauth-protected-resource/mcp"
+    harness = AppHarness(tmp_path, http("https://a.example/x"), AUTH, OPERATOR, environ=environ)
+    async with running_over_http(harness) as origin:
+
+        async def announced(host: str) -> tuple[int, str, str]:
+            refused = await fetch(f"{origin}/mcp", hello(), {"host": host})
+            page = await fetch(f"{origin}{below}", None, {"host": host})
+            challenge = refused.header.get("www-authenticate", "")
+            return refused.status, challenge, json.loads(page.body)["resource"]
+
+        status, challenge, resource = await announced("a.example")
+        assert (status, resource) == (401, "https://a.example/x/mcp")
+        assert f'resource_metadata="https://a.example/x{below}"' in challenge
+        assert (await harness.reload(http("https://b.example"), AUTH, OPERATOR)).problem is None
+        status, challenge, resource = await announced("b.example")
+        assert (status, resource) == (401, "https://b.example/mcp")
+        assert f'resource_metadata="https://b.example{below}"' in challenge
+        assert (await fetch(f"{origin}/mcp", hello(), {"host": "a.example"})).status == 421

@@ -1,5 +1,7 @@
 """Building the HTTP endpoint from the settings."""
 
+import pytest
+
 from trunkline.app.build import build_http_limits, build_http_rules
 from trunkline.config import HttpSettings
 from trunkline.endpoints.auth import EndpointSettings
@@ -11,6 +13,7 @@ def test_every_http_setting_reaches_the_rules_or_the_limits() -> None:
         path="/a",
         sse_path="/b",
         ws_path="/c",
+        public_url="https://Public.Example:8443/tools/",
         allowed_hosts=("Gateway.Example",),
         allowed_origins=("https://App.Example",),
         head_timeout=1.0,
@@ -36,7 +39,7 @@ def test_every_http_setting_reaches_the_rules_or_the_limits() -> None:
     assert not rules.is_forbidden_origin(b"https://app.example")
     values = {key: getattr(part, key) for part in (rules, limits) for key in part.__struct_fields__}
     other_keys = {
-        *("listen", "tls_cert", "tls_key", "allowed_hosts", "allowed_origins"),
+        *("listen", "public_url", "tls_cert", "tls_key", "allowed_hosts", "allowed_origins"),
         *("allow_remote_without_auth", "trusted_proxies"),
     }
     for key in set(HttpSettings.__struct_fields__) - other_keys:
@@ -56,3 +59,31 @@ def test_with_several_principals_one_gets_a_quarter_of_each_limit() -> None:
 def test_the_defaults_of_the_configuration_equal_those_of_the_components() -> None:
     assert build_http_rules(HttpSettings()) == EndpointSettings()
     assert build_http_limits(HttpSettings()) == HttpLimits()
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "origin"),
+    [
+        ("https://Gateway.Example", "gateway.example", "https://gateway.example"),
+        ("HTTPS://gw.example:443/tools/", "gw.example:8080", "https://gw.example"),
+        ("http://gw.example:8080/a/b", "gw.example", "http://gw.example:8080"),
+        ("https://[2001:db8::1]:8443", "[2001:db8::1]:8443", "https://[2001:db8::1]:8443"),
+    ],
+)
+def test_the_public_url_is_an_allowed_host_and_origin(url: str, host: str, origin: str) -> None:
+    rules = build_http_rules(HttpSettings(public_url=url))
+    assert rules.check_access(host.encode(), origin.encode()) is None
+    assert rules.is_wrong_host(b"other.example")
+    assert rules.is_forbidden_origin(origin.replace("https", "http").encode()) == (
+        origin.startswith("https")
+    )
+    assert rules.is_forbidden_origin(b"https://other.example")
+
+
+def test_a_path_of_the_public_url_comes_before_that_for_posts() -> None:
+    rules = build_http_rules(HttpSettings(public_url="https://gw.example/tools/"))
+    assert rules.public_messages_path == "/tools/messages"
+    assert rules.messages_paths == ("/messages", "/tools/messages")
+    assert (
+        build_http_rules(HttpSettings(public_url="https://a")).public_messages_path == "/messages"
+    )

@@ -113,6 +113,13 @@ def test_without_a_url_the_resource_follows_the_host_header() -> None:
     assert "authorization_servers" not in json.loads(secure.body)
 
 
+def test_the_public_url_comes_before_the_host_header() -> None:
+    resource = ProtectedResource(base="https://gw.example/a")
+    page = resource.metadata_page(make_request(method="GET", host="localhost:8080"))
+    assert json.loads(page.body)["resource"] == "https://gw.example/a/mcp"
+    assert dict(page.headers)[b"cache-control"] == b"max-age=300"
+
+
 @pytest.mark.parametrize(
     ("resource", "places", "url"),
     [
@@ -130,6 +137,16 @@ def test_without_a_url_the_resource_follows_the_host_header() -> None:
             ProtectedResource(url="https://gw.example/a/mcp", path="/mcp"),
             ["", "/a/mcp", "/mcp"],
             "https://gw.example/.well-known/oauth-protected-resource/a/mcp",
+        ),
+        (
+            ProtectedResource(base="https://gw.example/a", path="/mcp"),
+            ["", "/a/mcp", "/mcp"],
+            "https://gw.example/a/.well-known/oauth-protected-resource/mcp",
+        ),
+        (
+            ProtectedResource(url="https://gw.example/b/mcp", base="https://x.example"),
+            ["", "/b/mcp", "/mcp"],
+            "https://gw.example/.well-known/oauth-protected-resource/b/mcp",
         ),
         (
             ProtectedResource(url="https://gw.example", path="/mcp"),

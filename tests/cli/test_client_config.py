@@ -209,10 +209,13 @@ def test_claude_desktop_needs_the_key_itself(tmp_path: Path) -> None:
 
 def test_the_url_is_one_that_clients_can_reach(tmp_path: Path) -> None:
     resource = AUTH + 'resource = "https://gateway.example/mcp"\n'
+    public = 'public_url = "https://public.example/tools/"\npath = "/m"'
     for tables, url in (
         ((OPEN, AUTH), "https://127.0.0.1:8080/mcp"),
         ((OPEN.replace("0.0.0.0", "[::]"), AUTH), "https://[::1]:8080/mcp"),
         ((OPEN, resource), "https://gateway.example/mcp"),
+        ((f"{OPEN}\n{public}", resource), "https://public.example/tools/m"),
+        ((f"[http]\n{public}",), "https://public.example/tools/m"),  # mounted: no `listen`
     ):
         result = run("client-config", "cursor", "--config", config(tmp_path, *tables))
         assert json.loads(result.stdout)["mcpServers"]["trunkline"]["url"] == url

@@ -197,9 +197,17 @@ def test_a_serve_command_is_recognised_as_the_gateway_itself(
     assert (import_files.own_entry_reason("us", table, ()) is not None) is is_own
 
 
+OWN: tuple[dict[str, str], ...] = (
+    {},
+    {"listen": "127.0.0.1:7000", "public_url": "https://home.example/tools", "ws_path": "/w"},
+)
+
+
 @pytest.mark.parametrize(
     ("name", "url", "is_own"),
     [
+        ("any", "https://home.example/tools/mcp", True),  # the configured public address
+        ("any", "https://home.example/other/mcp", False),
         ("trunkline", "http://127.0.0.1:8080/mcp", True),
         ("Trunkline", "http://localhost:9000/mcp", True),
         ("trunkline", "http://[::1]:8080/sse", True),
@@ -211,7 +219,7 @@ def test_a_serve_command_is_recognised_as_the_gateway_itself(
     ],
 )
 def test_a_url_of_the_gateway_itself_is_recognised(name: str, url: str, is_own: bool) -> None:
-    why = import_files.own_entry_reason(name, {"url": url}, (None, "127.0.0.1:7000"))
+    why = import_files.own_entry_reason(name, {"url": url}, OWN)
     assert (why is not None) is is_own
 
 

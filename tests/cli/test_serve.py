@@ -15,10 +15,12 @@ from pathlib import Path
 import pytest
 
 from tests.cli.samples import BROKEN, OPERATOR, config, fetch, hello, run
+from tests.http.scripted_server import CERTIFICATE, KEY
 from trunkline import __version__
 from trunkline.admin.service import SwitchFile
-from trunkline.cli.serve import address_lines, restore_blocking, startup_lines
-from trunkline.config import Config, HttpSettings
+from trunkline.app.application import App
+from trunkline.cli.serve import address_lines, restore_blocking, startup_lines, terminal_help
+from trunkline.config import Config, HttpSettings, load_config
 
 SERVE = [sys.executable, "-m", "trunkline", "serve"]
 
@@ -350,6 +352,78 @@ def test_address_lines_name_every_endpoint_with_its_scheme() -> None:
     assert lines[0] == "MCP at https://127.0.0.1:1/mcp"
     assert "wss://127.0.0.1:1/w" in lines[1]
     assert lines[3] == "MCP at https://[::1]:1/mcp"
+
+
+def test_address_lines_name_no_address_that_clients_cannot_connect_to() -> None:
+    lines = address_lines(["http://0.0.0.0:1", "http://[::]:1"], HttpSettings())
+    assert [line for line in lines if "0.0.0.0" in line or "[::]" in line] == []
+    assert lines[0] == "MCP at http://127.0.0.1:1/mcp"
+    assert lines[3] == "  other machines use another name; http.public_url tells clients which"
+    assert lines[4] == "MCP at http://[::1]:1/mcp"
+
+
+def test_address_lines_begin_with_the_public_url() -> None:
+    http = HttpSettings(public_url="https://gw.example/tools/")
+    lines = address_lines(["http://0.0.0.0:1"], http)
+    assert lines[:3] == [
+        "Clients connect to https://gw.example/tools/mcp",
+        "  for old clients: HTTP+SSE at https://gw.example/tools/sse, "
+        "WebSocket at wss://gw.example/tools/ws",
+        "MCP at http://127.0.0.1:1/mcp",
+    ]
+    assert "other machines" not in "".join(lines)
+
+
+API_KEYS = '[auth]\nmode = "api_key"\n'
+WITH_TLS = 'tls_cert = "cert.pem"\ntls_key = "key.pem"\n'
+
+
+@pytest.mark.parametrize(
+    ("http", "auth", "url"),
+    [
+        ('listen = "127.0.0.1:0"', "", r"http://127\.0\.0\.1:\d+/mcp"),
+        ('listen = "127.0.0.1:0"', API_KEYS, r"http://127\.0\.0\.1:\d+/mcp"),
+        ('listen = "0.0.0.0:0"', API_KEYS, r"http://127\.0\.0\.1:\d+/mcp"),
+        (f'listen = "0.0.0.0:0"\n{WITH_TLS}', API_KEYS, r"https://127\.0\.0\.1:\d+/mcp"),
+        (
+            'listen = "0.0.0.0:0"\npublic_url = "https://gw.example/tools"',
+            API_KEYS,
+            r"https://gw\.example/tools/mcp",
+        ),
+    ],
+)
+async def test_the_entry_that_serve_prints_works(
+    http: str, auth: str, url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "cert.pem").write_text(CERTIFICATE)
+    (tmp_path / "key.pem").write_text(KEY)
+    (tmp_path / "key.pem").chmod(0o600)
+    file = config(tmp_path, f"[http]\n{http}", auth, OPERATOR)
+    user = TerminalUser(tmp_path, "--config", file)
+    await user.read_until("}\r\n}\r\n")
+    text = user.seen.replace("\r\n", "\n")
+    snippet, _ = json.JSONDecoder().raw_decode(text, text.index("\n{\n") + 1)
+    (entry,) = snippet["mcpServers"].values()
+    assert re.fullmatch(url, entry.pop("url"))
+    header = {"Authorization": "Bearer ${env:TRUNKLINE_TOKEN}"}
+    assert entry == ({"headers": header} if auth else {})
+    assert ("Set TRUNKLINE_TOKEN to a token or key" in text) is bool(auth)
+    assert re.search(rf"`trunkline client-config CLIENT --http {url}`", text)
+    user.process.send_signal(signal.SIGINT)
+    assert await user.wait() == 0
+    os.close(user.terminal)
+
+
+async def test_the_entry_for_stdio_has_a_place_for_the_token(tmp_path: Path) -> None:
+    file = Path(config(tmp_path, API_KEYS, OPERATOR))
+    loaded = load_config(file, {"HOME": str(tmp_path)})
+    app = App(loaded)
+    async with app.running():
+        lines = await terminal_help(app, loaded)
+    (entry,) = json.loads(lines[-1])["mcpServers"].values()
+    assert entry["args"][-3:] == ["--stdio", "--config", str(file)]
+    assert entry["env"] == {"TRUNKLINE_TOKEN": "PASTE-A-KEY-HERE"}
+    assert any("Replace PASTE-A-KEY-HERE by a token or key" in line for line in lines)
 
 
 def test_exposing_the_gateway_by_option_requires_auth_and_warns(tmp_path: Path) -> None:

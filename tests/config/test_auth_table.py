@@ -269,3 +269,32 @@ def test_auth_settings_written_to_another_folder_mean_the_same(tmp_path: Path) -
     other.mkdir()
     again = load(other, to_toml(read_raw_config(tmp_path / "trunkline.toml"))).auth
     assert again == first
+
+
+PUBLIC = '[http]\npublic_url = "https://gw.example/tools/"\n'
+ISSUED = '[auth.jwt]\nissuer = "https://id.example"\njwks_url = "https://id.example/jwks"\n'
+
+
+def test_the_public_url_is_the_audience_unless_another_is_set(tmp_path: Path) -> None:
+    def audiences(*tables: str) -> tuple[str, ...]:
+        found = load_auth(tmp_path, "".join(tables))
+        assert found.jwt is not None
+        return found.jwt.audiences
+
+    assert audiences(PUBLIC, ISSUED) == ("https://gw.example/tools/mcp",)
+    assert audiences(PUBLIC + 'path = "/m"\n', ISSUED) == ("https://gw.example/tools/m",)
+    assert audiences(PUBLIC, '[auth]\nresource = "https://r.example"\n', ISSUED) == (
+        "https://r.example",
+    )
+    assert audiences(PUBLIC, ISSUED, 'audience = "me"\n') == ("me",)
+
+
+def test_a_resource_that_differs_from_the_public_url_is_noted(tmp_path: Path) -> None:
+    def notes(resource: str) -> tuple[str, ...]:
+        return load(tmp_path, f'{PUBLIC}[auth]\nresource = "{resource}"\n{ISSUED}').notes
+
+    assert notes("https://gw.example/tools/mcp") == ()
+    (note,) = notes("https://gw.example/mcp")
+    assert (
+        "4: auth.resource: differs from the URL of http.public_url, https://gw.example/tools/mcp"
+    ) in note

@@ -36,12 +36,14 @@ def test_without_the_table_the_gateway_does_not_listen() -> None:
 def test_every_key_of_the_table_is_loaded(tmp_path: Path) -> None:
     settings = load_http(
         tmp_path,
-        'listen = "[::1]:8080"\npath = "/"\nmax_body = 2048\nsession_idle = 5\n'
+        'listen = "[::1]:8080"\npublic_url = "https://gateway.example"\n'
+        'path = "/"\nmax_body = 2048\nsession_idle = 5\n'
         'allowed_hosts = ["gateway.example", "other.example:8443", "[::2]"]\n'
         'allowed_origins = ["https://app.example", "*"]',
     )
     assert settings == HttpSettings(
         listen="[::1]:8080",
+        public_url="https://gateway.example",
         path="/",
         max_body=2048,
         session_idle=5.0,
@@ -63,6 +65,28 @@ WRONG: list[tuple[str, str]] = [
     ('listen = "http://127.0.0.1:80"', "expected a host and a port"),
     ('listen = ":8080"', "expected a host and a port"),
     ('listen = "127.0.0.1:99999"', "expected a port of at most 65535"),
+    ("public_url = 1", "expected text, got a whole number"),
+    *(
+        (f'public_url = "{url}"', "expected http:// or https://, a host and maybe a path")
+        for url in (
+            *("gateway.example", "ftp://gateway.example", "https://", "https:///mcp"),
+            *("https://ann:secret@gateway.example", "https://gateway.example/?a=1"),
+            *("https://gateway.example/#top", "https://gateway.example//a"),
+            *("https://gateway.example/a/../b", "https://gateway.example/./a"),
+            *(
+                "https://gateway.example/a b",
+                "https://g\u00e4teway.example",
+                "https://gw.example/%2e",
+            ),
+        )
+    ),
+    *(
+        (f'public_url = "{url}"', "clients cannot connect to this address; write a host")
+        for url in (
+            *("https://0.0.0.0:8080", "http://[::]:8080", "https://gw.example:0"),
+            *("https://gw.example:99999", "https://[zz]", "https://:80"),
+        )
+    ),
     ('path = "mcp"', 'expected a path that begins with "/"'),
     ('path = "/mcp?a"', 'expected a path that begins with "/", of letters, digits'),
     ('sse_path = "/s?x"', "expected a path"),
@@ -234,3 +258,27 @@ def test_the_defaults_equal_those_of_the_components(part: Any) -> None:
     }
     for key in shared - different:
         assert getattr(defaults, key) == getattr(part_defaults, key), key
+
+
+def notes_of(folder: Path, text: str) -> list[str]:
+    file = write(folder, text)
+    notes = load_config(file, {"HOME": str(folder)}).notes
+    return [note.removeprefix(f"{file}:") for note in notes]
+
+
+def test_a_public_url_with_the_path_of_mcp_is_noted(tmp_path: Path) -> None:
+    assert notes_of(tmp_path, 'public_url = "https://gateway.example/mcp"') == [
+        "2: http.public_url: MCP is then at https://gateway.example/mcp/mcp; "
+        "write https://gateway.example unless a proxy removes the first /mcp"
+    ]
+    for text in ('public_url = "https://a.example/mcp"\npath = "/"', 'public_url = "https://a/b"'):
+        assert notes_of(tmp_path, text) == []
+
+
+def test_a_public_url_answers_the_notes_about_a_network_address(tmp_path: Path) -> None:
+    (tmp_path / "keys.json").touch(0o600)
+    listen, auth = 'listen = "0.0.0.0:8080"\n', '\n[auth]\nmode = "api_key"'
+    assert len(notes_of(tmp_path, listen + auth)) == 2
+    assert notes_of(tmp_path, listen + 'public_url = "https://gw.example"' + auth) == []
+    (note,) = notes_of(tmp_path, listen + 'public_url = "http://gw.example"' + auth)
+    assert "tokens are sent unencrypted" in note

@@ -91,3 +91,24 @@ def test_a_listen_address_from_an_option_is_checked_too() -> None:
         ConfigErrors, match=r"^t\.toml: servers\.a\.url: .* this gateway, 127\S+; remove"
     ):
         require_no_self_reference(config, "127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    ("url", "is_own"),
+    [
+        ("https://gw.example/tools/mcp", True),
+        ("https://gw.example/tools/sse", True),
+        ("https://gw.example/tools/w", True),
+        ("https://gw.example/mcp", False),
+        ("https://gw.example/tools/other", False),
+    ],
+)
+def test_a_server_url_at_the_public_url_is_refused(url: str, is_own: bool, tmp_path: Path) -> None:
+    file = tmp_path / "t.toml"
+    http = '[http]\npublic_url = "https://gw.example/tools/"\nws_path = "/w"\n'
+    file.write_text(f'{http}[servers.me]\nurl = "{url}"\n')
+    if not is_own:
+        assert len(load_config(file, {}).servers) == 1
+        return
+    with pytest.raises(ConfigErrors, match=r"servers\.me\.url: it is the address of this gateway"):
+        load_config(file, {})

@@ -333,6 +333,29 @@ async def test_the_other_paths() -> None:
 
 
 @tidy
+async def test_behind_a_path_clients_of_http_sse_post_below_it() -> None:
+    async with opened(public_prefix="/tools") as server:
+
+        async def posts_to() -> str:
+            stream = server.send(make_request(method="GET", path="/sse"))
+            await settle()
+            path, _, query = stream.events[0].data.decode().partition("?")
+            # The proxy removes the prefix; a client without the proxy keeps it.
+            for each in (path, "/messages"):
+                request = with_head(make_request(rpc_request(1, "ping"), path=each), query=query)
+                assert server.send(request).status == 202
+            stream.disconnect()
+            await settle()
+            return path
+
+        assert await posts_to() == "/tools/messages"
+        preflight = make_request(method="OPTIONS", path="/tools/messages")
+        assert server.send(preflight).status == 204
+        server.router.reconfigure(EndpointSettings())
+        assert await posts_to() == "/messages"
+
+
+@tidy
 async def test_an_invalid_websocket_handshake_is_rejected() -> None:
     async with opened() as server:
         exchange = server.send(make_request(method="GET", path="/ws"))

@@ -82,7 +82,10 @@ if TYPE_CHECKING:
 HTTP_VARIANT = "http"
 
 # The authenticator is rebuilt only if one of these differs.
-AUTH_KEYS = ("auth", "http.path", "http.tls_cert", "http.allow_remote_without_auth")
+AUTH_KEYS = (
+    *("auth", "http.path", "http.public_url"),
+    *("http.tls_cert", "http.allow_remote_without_auth"),
+)
 
 
 class AuthReloader:

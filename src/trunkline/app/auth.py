@@ -63,6 +63,7 @@ def build_authenticator(
     """Return the authenticator for HTTP; `on_rejected` is called for failed logins."""
     resource = ProtectedResource(
         url=auth.resource,
+        base=None if http.public is None else http.public.base,
         path=http.path,
         secure=http.tls_cert is not None,
         authorization_servers=auth.jwt.authorization_servers if auth.jwt else (),

@@ -199,12 +199,15 @@ def _per_principal(limit: int | None, total: int, is_shared: bool) -> int | None
 
 def build_http_rules(http: HttpSettings, *, is_shared: bool = False) -> EndpointSettings:
     """Return the settings of the MCP endpoints; `is_shared` with several principals."""
+    public = http.public
+    hosts, origins = ((), ()) if public is None else ((public.host,), (public.origin,))
     return EndpointSettings(
         path=http.path,
         sse_path=http.sse_path,
         ws_path=http.ws_path,
-        allowed_hosts=frozenset(name.lower() for name in http.allowed_hosts),
-        allowed_origins=frozenset(name.lower() for name in http.allowed_origins),
+        public_prefix="" if public is None else public.prefix,
+        allowed_hosts=frozenset((*map(str.lower, http.allowed_hosts), *hosts)),
+        allowed_origins=frozenset((*map(str.lower, http.allowed_origins), *origins)),
         max_body=http.max_body,
         max_receive_buffer=http.max_receive_buffer,
         session_idle=http.session_idle,

@@ -27,7 +27,7 @@ import socket
 import stat
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -39,6 +39,8 @@ from trunkline import __version__
 from trunkline.admin.service import ActiveSwitchInfo
 from trunkline.app.application import REFUSED_CODE, App
 from trunkline.audit.log import AuditStatus
+from trunkline.config import HttpSettings
+from trunkline.config.addresses import reachable_origin
 from trunkline.jsonrpc import (
     Connection,
     ConnectionLost,
@@ -200,7 +202,7 @@ def status_reader(app: App) -> Callable[[], GatewayStatus]:
             round(time.monotonic() - began, 1),
             len(gateway.sessions),
             server_statuses(app),
-            tuple(origin + config.http.path for origin in app.origins),
+            mcp_urls(app.origins, config.http),
             app.http_sessions,
             tuple(
                 SuspendedCallStatus(*call) for call in gateway.stateless.suspended_calls.snapshot()
@@ -213,6 +215,13 @@ def status_reader(app: App) -> Callable[[], GatewayStatus]:
         )
 
     return status
+
+
+def mcp_urls(origins: Sequence[str], http: HttpSettings) -> tuple[str, ...]:
+    """Return the URLs of MCP over HTTP: that for clients, then those of this machine."""
+    public = [] if http.public is None or not origins else [http.public.base]
+    found = [base + http.path for base in (*public, *map(reachable_origin, origins))]
+    return tuple(dict.fromkeys(found))
 
 
 def principal_usages(app: App) -> tuple[PrincipalUsage, ...]:

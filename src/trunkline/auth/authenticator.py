@@ -122,8 +122,10 @@ def _throttled(delay: float) -> Challenge:
 class ProtectedResource(Struct, frozen=True, kw_only=True):
     """The gateway as an OAuth protected resource (RFC 9728), and its challenges (RFC 6750)."""
 
-    # The URL that clients use; derived from the Host header unless set.
+    # The URL that clients use, `auth.resource`; unless set, it consists of `base` and `path`.
     url: str | None = None
+    # Where a proxy has the root of the gateway, `http.public_url`; unless set, by the Host header.
+    base: str | None = None
     path: str = "/mcp"
     # Whether the derived URL is https.
     secure: bool = False
@@ -133,22 +135,24 @@ class ProtectedResource(Struct, frozen=True, kw_only=True):
 
     def pages(self) -> HttpPages:
         """Return the metadata page at each of its well-known paths."""
-        paths = {self.path, urlsplit(self.url).path if self.url else self.path}
+        url = self.url or (self.base or "") + self.path
+        # The proxy may remove a path in front, or not: the well-known path comes first.
+        paths = {self.path, urlsplit(url).path}
         below = [WELL_KNOWN_PATH + path for path in sorted(paths) if path.strip("/")]
         return dict.fromkeys([WELL_KNOWN_PATH, *below], self.metadata_page)
 
     def metadata_page(self, request: HttpRequest) -> HttpPage:
         """Return the protected resource metadata (RFC 9728, 2)."""
         metadata = {
-            "resource": self.url or self._origin(request) + self.path,
+            "resource": self.url or self._base(request) + self.path,
             "authorization_servers": self.authorization_servers,
             "scopes_supported": self.scopes,
             "bearer_methods_supported": ("header",),
             "resource_name": "Trunkline",
         }
         body = msgspec.json.encode({key: value for key, value in metadata.items() if value})
-        # Without `url` the page depends on the Host header, so no cache may share it.
-        cache_control = b"max-age=300" if self.url else b"no-store"
+        # Otherwise the page depends on the Host header, so no cache may share it.
+        cache_control = b"max-age=300" if self.url or self.base else b"no-store"
         headers = ((b"content-type", b"application/json"), (b"cache-control", cache_control))
         return HttpPage(200, headers, body)
 
@@ -171,12 +175,15 @@ class ProtectedResource(Struct, frozen=True, kw_only=True):
     def _metadata_url(self, request: HttpRequest) -> str:
         if self.url is None:
             below = self.path if self.path.strip("/") else ""
-            return f"{self._origin(request)}{WELL_KNOWN_PATH}{below}"
+            # Below `base`, which is all that a proxy has to forward; clients follow the header.
+            return f"{self._base(request)}{WELL_KNOWN_PATH}{below}"
         parts = urlsplit(self.url)
         below = parts.path if parts.path.strip("/") else ""
         return f"{parts.scheme}://{parts.netloc}{WELL_KNOWN_PATH}{below}"
 
-    def _origin(self, request: HttpRequest) -> str:
+    def _base(self, request: HttpRequest) -> str:
+        if self.base is not None:
+            return self.base
         host = request.headers.get(b"host", b"localhost").decode("latin-1").translate(_QUOTED)
         return f"{'https' if self.secure else 'http'}://{host}"
 

@@ -16,7 +16,7 @@ import msgspec
 from trunkline.cli.locations import locate_config
 from trunkline.cli.output import EXIT_USAGE, fail, fail_config, print_message
 from trunkline.config import ConfigErrors, HttpSettings, read_raw_config
-from trunkline.config.addresses import is_http_url
+from trunkline.config.addresses import is_http_url, reachable_origin
 from trunkline.config.auth_table import TOKEN_VARIABLE, auth_modes
 from trunkline.documents.parser import Table, get_table
 
@@ -138,22 +138,17 @@ def _configured_url(tables: Table) -> str | None:
     """Return the URL of MCP over HTTP, None if it is off or its port is not fixed."""
     http = msgspec.convert(get_table(tables, "http"), HttpSettings)
     # Port 0 is another port at every start, so no entry can name it.
-    if http.listen is None or http.listen.endswith(":0"):
+    if (http.listen is None or http.listen.endswith(":0")) and http.public is None:
         return None
     scheme = "http" if http.tls_cert is None else "https"
-    url = f"{scheme}://{http.listen}{http.path}"
-    return reachable_url(url, get_table(tables, "auth").get("resource"))
+    return client_url(f"{scheme}://{http.listen}", http, get_table(tables, "auth").get("resource"))
 
 
-def reachable_url(url: str, resource: str | None) -> str:
-    """Return the URL for clients: `auth.resource`, or `url` with loopback for all interfaces."""
-    if resource is not None:
-        return resource
-    scheme, _, rest = url.partition("://")
-    for wildcard, loopback in (("0.0.0.0:", "127.0.0.1:"), ("[::]:", "[::1]:")):
-        if rest.startswith(wildcard):
-            return f"{scheme}://{loopback}{rest.removeprefix(wildcard)}"
-    return url
+def client_url(origin: str, http: HttpSettings, resource: str | None) -> str:
+    """Return the URL of MCP for clients of a gateway that listens at an origin."""
+    if http.public is not None:
+        return http.public.base + http.path
+    return reachable_origin(origin) + http.path if resource is None else resource
 
 
 def format_snippet(snippet: dict[str, Any]) -> str:

@@ -26,14 +26,14 @@ from trunkline.config import (
     RawConfig,
     find_client_files,
     is_loopback,
-    is_own_address,
+    is_own_url,
     read_raw_config,
     to_toml,
 )
 from trunkline.config.addresses import split_url
 from trunkline.config.own_entries import serve_arguments
 from trunkline.config.server_table import server_needs
-from trunkline.documents.parser import get_table
+from trunkline.documents.parser import Table, get_table
 from trunkline.files import create_file, replace_file
 from trunkline.printable import printable_lines
 
@@ -50,8 +50,8 @@ def run_import(source: Path | None, target: Path | None, force: bool) -> None:
     else:
         configs = _read_found(find_client_files(Path.home(), os.environ, sys.platform, Path.cwd()))
     # Also the configuration in use: a client may connect to that gateway already.
-    addresses = list(map(_listen_address, (*configs, *_existing_config())))
-    configs = [_drop_own_entries(config, addresses) for config in configs]
+    own = [get_table(config.tables, "http") for config in (*configs, *_existing_config())]
+    configs = [_drop_own_entries(config, own) for config in configs]
     if not any(config.entries for config in configs):
         fail(EXIT_FAILURE, "no servers were found; name a file with --from FILE")
     _print_needs(configs)
@@ -100,13 +100,9 @@ def _existing_config() -> list[RawConfig]:
         return []  # the user did not ask for this file
 
 
-def _listen_address(config: RawConfig) -> object:
-    return get_table(config.tables, "http").get("listen")
-
-
-def _drop_own_entries(config: RawConfig, addresses: Sequence[object]) -> RawConfig:
+def _drop_own_entries(config: RawConfig, own: Sequence[Table]) -> RawConfig:
     reasons = {
-        entry.name: own_entry_reason(entry.name, entry.table, addresses) for entry in config.entries
+        entry.name: own_entry_reason(entry.name, entry.table, own) for entry in config.entries
     }
     for name, reason in reasons.items():
         if reason is not None:
@@ -115,17 +111,17 @@ def _drop_own_entries(config: RawConfig, addresses: Sequence[object]) -> RawConf
     return msgspec.structs.replace(config, entries=others)
 
 
-def own_entry_reason(name: str, table: dict[str, Any], addresses: Sequence[object]) -> str | None:
+def own_entry_reason(name: str, table: dict[str, Any], own: Sequence[Table]) -> str | None:
     """Return why an entry is this gateway, None if it is another server.
 
-    `addresses` are those at which the gateway listens. Another loopback URL is ours only
+    `own` are the `[http]` tables of the gateway. Another loopback URL is ours only
     with our name and paths: other servers use `/mcp` as well.
     """
     if serve_arguments(table) is not None:
         return "its command is this program"
     url = table.get("url")
-    if any(is_own_address(url, listen) for listen in addresses):
-        return "its url is the address in http.listen"
+    if any(is_own_url(url, http) for http in own):
+        return "its url is an address of this gateway"
     parts = split_url(url) if isinstance(url, str) else None
     if parts is None or name.lower() != ENTRY_NAME or not is_loopback(parts.hostname or ""):
         return None

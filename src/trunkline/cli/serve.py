@@ -26,8 +26,8 @@ from trunkline.backends.builtin import BuiltinSettings
 from trunkline.cli.client_config import (
     CLIENTS,
     ClientApp,
+    client_url,
     format_snippet,
-    reachable_url,
     serve_command,
     settings_path,
 )
@@ -48,6 +48,7 @@ from trunkline.config import (
     is_loopback,
     split_address,
 )
+from trunkline.config.addresses import reachable_origin
 from trunkline.gateway.backend import NESTED_GATEWAY_ERROR
 from trunkline.jsonrpc import INVALID_REQUEST, Connection, Request, RpcError
 from trunkline.jsonrpc.connection import NullHandler
@@ -156,7 +157,7 @@ async def _serve(config: Config, stdio: bool, http: HttpSettings | None) -> None
                     announce(
                         f"Built-in tools: {tools}",
                         "",
-                        *http_client_help(app.origins[0] + http.path, config),
+                        *http_client_help(app.origins[0], http, config),
                     )
 
             await app.serve_http(http, opened)
@@ -219,16 +220,25 @@ def reload_lines(result: ReloadResult) -> list[str]:
 
 def address_lines(origins: Sequence[str], http: HttpSettings) -> list[str]:
     """Return the URLs at which clients find the gateway."""
-    lines: list[str] = []
-    for origin in origins:
-        # http becomes ws, and https becomes wss.
-        socket = origin.replace("http", "ws", 1) + http.ws_path
+    public, lines = http.public, list[str]()
+    if public is not None:
+        lines += [f"Clients connect to {public.base}{http.path}", _old_clients(public.base, http)]
+    for each in origins:
+        origin = reachable_origin(each)
         lines += [
             f"MCP at {origin}{http.path}",
-            f"  for old clients: HTTP+SSE at {origin}{http.sse_path}, WebSocket at {socket}",
+            _old_clients(origin, http),
             f"  health at {origin}/healthz and {origin}/readyz",
         ]
+        if origin != each and public is None:
+            lines.append("  other machines use another name; http.public_url tells clients which")
     return lines
+
+
+def _old_clients(base: str, http: HttpSettings) -> str:
+    # http becomes ws, and https becomes wss.
+    socket = base.replace("http", "ws", 1) + http.ws_path
+    return f"  for old clients: HTTP+SSE at {base}{http.sse_path}, WebSocket at {socket}"
 
 
 def startup_lines(config: Config, stdio: bool = True, http: bool = False) -> list[str]:
@@ -270,10 +280,10 @@ def _has_auth(config: Config) -> bool:
     return config.auth is not None and config.auth.is_required
 
 
-def http_client_help(url: str, config: Config) -> list[str]:
-    """Return help for connecting a client to the gateway at a URL."""
+def http_client_help(origin: str, http: HttpSettings, config: Config) -> list[str]:
+    """Return help for connecting a client to the gateway that listens at an origin."""
     client, has_auth = CLIENTS["cursor"], _has_auth(config)
-    url = reachable_url(url, None if config.auth is None else config.auth.resource)
+    url = client_url(origin, http, None if config.auth is None else config.auth.resource)
     return [
         f"It serves until Ctrl-C ends it. For {client.title} put this into {settings_path(client)}",
         f"(for {_other_clients(client)}: `trunkline client-config CLIENT --http {url}`):",

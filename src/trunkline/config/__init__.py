@@ -11,7 +11,7 @@ from trunkline.config.client_files import ClientFile, find_client_files
 from trunkline.config.gateway_tables import GatewaySettings, HttpSettings
 from trunkline.config.load import (
     RawConfig,
-    is_own_address,
+    is_own_url,
     load_config,
     read_raw_config,
     require_no_self_reference,
@@ -57,7 +57,7 @@ __all__ = [
     "config_schema",
     "find_client_files",
     "is_loopback",
-    "is_own_address",
+    "is_own_url",
     "load_config",
     "read_raw_config",
     "require_no_self_reference",

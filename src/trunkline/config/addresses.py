@@ -8,10 +8,24 @@ Invariants:
 """
 
 import re
+from collections.abc import Mapping
+from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 # HOST:PORT.
 ADDRESS_PATTERN = r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$"
+
+# No user name, query or fragment, and no "." or ".." in the path.
+PUBLIC_URL_PATTERN = (
+    r"^[Hh][Tt][Tt][Pp][Ss]?://[A-Za-z0-9._:\[\]-]+(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*/?$"
+)
+
+# Addresses to listen on, on all interfaces; no client can connect to them.
+WILDCARD_HOSTS = frozenset(("0.0.0.0", "::"))  # noqa: S104  only compared
+
+DEFAULT_PORTS = {"http": 80, "https": 443}
+
+DEFAULT_MCP_PATH = "/mcp"
 
 # The error of a URL with a user name or password.
 CREDENTIALS_IN_URL = "it contains a user name or password, which is never sent"
@@ -77,6 +91,58 @@ def is_http_url(text: str) -> bool:
 def is_http_url_without_user(text: str) -> bool:
     """Whether a text is an HTTP URL without user name and password."""
     return is_http_url(text) and "@" not in urlsplit(text).netloc
+
+
+class PublicUrl(NamedTuple):
+    """The address of the gateway for its clients: `http.public_url`."""
+
+    scheme: str
+    # The host in lower case, in brackets if it is an IPv6 address.
+    host: str
+    # None if it is the usual one of the scheme.
+    port: int | None
+    # The path in front of the gateway's own paths, without a slash at its end.
+    prefix: str
+
+    @property
+    def origin(self) -> str:
+        """The origin, as browsers send it."""
+        port = "" if self.port is None else f":{self.port}"
+        return f"{self.scheme}://{self.host}{port}"
+
+    @property
+    def base(self) -> str:
+        """The URL to which the gateway's own paths are appended."""
+        return self.origin + self.prefix
+
+
+def parse_public_url(text: object) -> PublicUrl | None:
+    """Return the parts of `http.public_url`, None if it is absent or not usable for clients."""
+    if not isinstance(text, str) or not re.fullmatch(PUBLIC_URL_PATTERN, text):
+        return None
+    parts = split_url(text)
+    host = (parts.hostname or "") if parts is not None else ""
+    if parts is None or not host or host in WILDCARD_HOSTS or parts.port == 0:
+        return None
+    port = None if parts.port == DEFAULT_PORTS[parts.scheme] else parts.port
+    return PublicUrl(
+        parts.scheme, f"[{host}]" if ":" in host else host, port, parts.path.rstrip("/")
+    )
+
+
+def public_mcp_url(http: Mapping[str, object]) -> str | None:
+    """Return the URL of MCP by the `public_url` and `path` of `[http]`, None without one."""
+    public, path = parse_public_url(http.get("public_url")), http.get("path", DEFAULT_MCP_PATH)
+    return None if public is None or not isinstance(path, str) else public.base + path
+
+
+def reachable_origin(origin: str) -> str:
+    """Return the origin of a listener with the loopback address for all interfaces."""
+    scheme, _, place = origin.partition("://")
+    for wildcard, loopback in (("0.0.0.0:", "127.0.0.1:"), ("[::]:", "[::1]:")):
+        if place.startswith(wildcard):
+            return f"{scheme}://{loopback}{place.removeprefix(wildcard)}"
+    return origin
 
 
 def has_credentials(url: object) -> bool:

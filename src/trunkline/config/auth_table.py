@@ -18,7 +18,12 @@ from typing import Annotated, ClassVar, Literal, cast
 import msgspec
 from msgspec import Meta, Struct
 
-from trunkline.config.addresses import CREDENTIALS_IN_URL, has_credentials, is_confidential
+from trunkline.config.addresses import (
+    CREDENTIALS_IN_URL,
+    has_credentials,
+    is_confidential,
+    public_mcp_url,
+)
 from trunkline.config.references import (
     ResolveContext,
     check_readable,
@@ -71,7 +76,9 @@ class JwtTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = None
     audience: Annotated[
         SingleText | tuple[NonBlankText, ...] | None,
-        Meta(description="The accepted audiences (`aud`); `resource` unless set."),
+        Meta(
+            description="The accepted audiences (`aud`); unless set, `resource` or the public URL."
+        ),
     ] = None
     secret_env: Annotated[
         EnvName | None, Meta(description="The environment variable with the HS256 secret.")
@@ -123,7 +130,9 @@ class AuthTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = None
     resource: Annotated[
         HttpUrl | None,
-        Meta(description="The URL of this gateway for clients and issuers."),
+        Meta(
+            description="The URL of MCP for clients and issuers; default: http.public_url and path."
+        ),
     ] = None
     required_scopes: Annotated[
         tuple[ScopeText, ...], Meta(description="Scopes that every token needs.")
@@ -189,6 +198,7 @@ def check_auth(tree: Table, report: ErrorCollector) -> None:
     if table is None:
         return
     add_error, modes = report.add_error, auth_modes(table)
+    public_url = public_mcp_url(get_table(tree, "http"))
     if table.get("mode") == "none":
         fix = 'set "jwt" or "api_key" unless every local user may call everything'
         report.add_note(("auth", "mode"), "any local user can connect", fix)
@@ -200,11 +210,17 @@ def check_auth(tree: Table, report: ErrorCollector) -> None:
     if "jwt" in modes and "jwt" not in table:
         add_error(("auth", "mode"), "there is no table for jwt", "add [auth.jwt]")
     elif "jwt" in modes:
-        _check_jwt(get_table(table, "jwt"), "resource" in table, add_error)
+        has_resource = "resource" in table or public_url is not None
+        _check_jwt(get_table(table, "jwt"), has_resource, add_error)
     if table.get("required_scopes") and "jwt" not in modes:
         fix = 'leave it out, or add "jwt" to mode'
         add_error(("auth", "required_scopes"), "only tokens have scopes", fix)
     _check_public_urls(table, add_error)
+    resource = table.get("resource")
+    if isinstance(resource, str) and public_url is not None and resource != public_url:
+        # RFC 9728, 3.3: they compare the resource with the URL that they used.
+        reason = f"differs from the URL of http.public_url, {public_url}; OAuth clients refuse that"
+        report.add_note(("auth", "resource"), reason, "leave it out")
 
 
 def _check_public_urls(table: Table, add_error: AddError) -> None:
@@ -231,7 +247,7 @@ def _check_jwt(jwt: Table, has_resource: bool, add_error: AddError) -> None:
         if "issuer" not in jwt:
             add_error(("auth", "jwt"), '"issuer" is missing', "set the issuer of the tokens")
         if "audience" not in jwt and not has_resource:
-            fix = "set it, or set auth.resource"
+            fix = "set it, or set http.public_url"
             add_error(("auth", "jwt"), '"audience" is missing', fix)
     if jwt.get("audience") == []:
         add_error(("auth", "jwt", "audience"), "expected at least one", "add one")
@@ -254,6 +270,7 @@ def resolve_auth(
     if table is None:
         return None
     modes, jwt = auth_modes(table), get_table(table, "jwt")
+    public_url = public_mcp_url(get_table(tree, "http"))
     secret = _read_secret(jwt, context, report.add_error) if "jwt" in modes else None
     if "jwt" in modes and isinstance(name := jwt.get("jwks_file"), str):
         # Only opened here: the keys are parsed when the authenticator is built.
@@ -263,7 +280,9 @@ def resolve_auth(
     except msgspec.ValidationError:
         return None  # already reported
     return AuthSettings(
-        jwt=_jwt_settings(found, secret, context) if "jwt" in modes and found.jwt else None,
+        jwt=_jwt_settings(found, secret, context, public_url)
+        if "jwt" in modes and found.jwt
+        else None,
         api_keys=resolve_path((found.api_keys or ApiKeysTable()).file, context)
         if "api_key" in modes
         else None,
@@ -304,10 +323,13 @@ def _read_secret(jwt: Table, context: ResolveContext, add_error: AddError) -> by
     return None
 
 
-def _jwt_settings(auth: AuthTable, secret: bytes | None, context: ResolveContext) -> JwtSettings:
+def _jwt_settings(
+    auth: AuthTable, secret: bytes | None, context: ResolveContext, public_url: str | None
+) -> JwtSettings:
     jwt = auth.jwt or JwtTable()
     # Clients request a token for the resource (RFC 8707), so it is the default audience.
-    audience, issuer = jwt.audience or auth.resource or DEFAULT_ISSUER, jwt.issuer or DEFAULT_ISSUER
+    audience = jwt.audience or auth.resource or public_url or DEFAULT_ISSUER
+    issuer = jwt.issuer or DEFAULT_ISSUER
     # The metadata lists issuers by URL (RFC 9728, 2).
     is_url = issuer.startswith(("https://", "http://"))
     return JwtSettings(

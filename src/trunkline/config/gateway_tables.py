@@ -8,7 +8,8 @@ Invariants:
 1. Without authentication the gateway listens on loopback only.
 2. The three HTTP paths differ from each other and from reserved paths.
 3. Certificate and key are set together and are readable.
-4. `surface = "search"` needs a search server, so that lists are never empty by mistake.
+4. Clients can connect to `public_url`, as far as its text tells.
+5. `surface = "search"` needs a search server, so that lists are never empty by mistake.
 """
 
 import re
@@ -19,7 +20,16 @@ from typing import Annotated, ClassVar, Literal, cast
 
 from msgspec import Meta, Struct
 
-from trunkline.config.addresses import ADDRESS_PATTERN, AddressError, is_loopback, split_address
+from trunkline.config.addresses import (
+    ADDRESS_PATTERN,
+    DEFAULT_MCP_PATH,
+    PUBLIC_URL_PATTERN,
+    AddressError,
+    PublicUrl,
+    is_loopback,
+    parse_public_url,
+    split_address,
+)
 from trunkline.config.auth_table import auth_modes
 from trunkline.config.references import (
     ResolveContext,
@@ -127,6 +137,13 @@ RESERVED_PATHS = ("/messages", "/health", "/healthz", "/ready", "/readyz")
 ListenAddress = Annotated[
     str, text_format(ADDRESS_PATTERN, 'a host and a port, such as "127.0.0.1:8080"')
 ]
+PublicUrlText = Annotated[
+    str,
+    text_format(
+        PUBLIC_URL_PATTERN,
+        'http:// or https://, a host and maybe a path, such as "https://gateway.example"',
+    ),
+]
 AllowedHost = Annotated[
     str,
     text_format(
@@ -164,8 +181,12 @@ class HttpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         ListenAddress | None,
         Meta(description="The address to listen on; without [auth], a loopback address."),
     ] = None
+    public_url: Annotated[
+        PublicUrlText | None,
+        Meta(description="The URL at which clients reach the gateway; its paths follow it."),
+    ] = None
     path: Annotated[UrlPath, Meta(description="The MCP path, for clients of all revisions.")] = (
-        "/mcp"
+        DEFAULT_MCP_PATH
     )
     sse_path: Annotated[UrlPath, Meta(description="The path of HTTP+SSE (2024-11-05).")] = "/sse"
     ws_path: Annotated[UrlPath, Meta(description="The WebSocket path.")] = "/ws"
@@ -266,6 +287,11 @@ class HttpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         Seconds, Meta(description="Seconds of silence on a stream before a comment is sent.")
     ] = 15.0
 
+    @property
+    def public(self) -> PublicUrl | None:
+        """The parts of `public_url`."""
+        return parse_public_url(self.public_url)
+
 
 _HTTP_DEFAULTS = HttpSettings()
 
@@ -286,6 +312,7 @@ def check_http(tree: Table, report: ErrorCollector) -> None:
     for given, missing in (TLS_FILE_KEYS, TLS_FILE_KEYS[::-1]):
         if given in table and missing not in table:
             add_error(("http", given), f"{missing} is missing", "TLS needs both")
+    _check_public_url(table, report)
     _check_http_paths(table, add_error)
     _check_proxies(table, add_error)
     _check_buffer(table, add_error)
@@ -294,12 +321,26 @@ def check_http(tree: Table, report: ErrorCollector) -> None:
 def _note_network_risks(table: Table, report: ErrorCollector) -> None:
     """Note settings that are often forgotten when listening on a network address."""
     # Notes, not errors: a proxy in front may provide TLS and rewrite the Host header.
-    if "tls_cert" not in table:
-        fix = "set tls_cert and tls_key, or use a TLS proxy"
+    public = parse_public_url(table.get("public_url"))
+    if "tls_cert" not in table and (public is None or public.scheme != "https"):
+        fix = "set tls_cert and tls_key, or use a TLS proxy and set public_url"
         report.add_note(("http", "listen"), "tokens are sent unencrypted", fix)
-    if not table.get("allowed_hosts"):
-        fix = "list the gateway's names in allowed_hosts"
+    if not table.get("allowed_hosts") and public is None:
+        fix = "set public_url, or list the gateway's names in allowed_hosts"
         report.add_note(("http", "listen"), "requests for other than loopback names get 421", fix)
+
+
+def _check_public_url(table: Table, report: ErrorCollector) -> None:
+    text, path = table.get("public_url"), table.get("path", _HTTP_DEFAULTS.path)
+    if not isinstance(text, str) or not re.fullmatch(PUBLIC_URL_PATTERN, text):
+        return  # the type reports it
+    key, public = ("http", "public_url"), parse_public_url(text)
+    if public is None:
+        reason = "clients cannot connect to this address"
+        report.add_error(key, reason, "write a host that clients know, and a port of 1 to 65535")
+    elif isinstance(path, str) and path.strip("/") and public.prefix.endswith(path):
+        fix = f"write {public.base.removesuffix(path)} unless a proxy removes the first {path}"
+        report.add_note(key, f"MCP is then at {public.base}{path}", fix)
 
 
 def _check_proxies(table: Table, add_error: AddError) -> None:

@@ -24,9 +24,18 @@ import msgspec.inspect
 from msgspec import Struct
 
 from trunkline.backends.url import UrlSettings
-from trunkline.config.addresses import AddressError, is_loopback, split_address, split_url
+from trunkline.config.addresses import (
+    DEFAULT_PORTS,
+    WILDCARD_HOSTS,
+    AddressError,
+    is_loopback,
+    parse_public_url,
+    split_address,
+    split_url,
+)
 from trunkline.config.client_files import parse_client_servers
 from trunkline.config.exposure import find_exposures
+from trunkline.config.gateway_tables import HTTP_PATH_KEYS, HttpSettings
 from trunkline.config.model import TABLE_HOOKS, Config, ConfigTable, ResolvedValues
 from trunkline.config.own_entries import starts_config
 from trunkline.config.references import ResolveContext
@@ -54,15 +63,13 @@ SELF_REFERENCE_FIX = "remove the server, or listen elsewhere"
 OWN_COMMAND = "skipped: it starts this gateway again, with the same configuration"
 OWN_COMMAND_FIX = "remove it, or give it another --config"
 
-_DEFAULT_PORTS = {"http": 80, "https": 443}
+_DEFAULT_HTTP = HttpSettings()
 _LOCALHOST_NAMES = frozenset(("localhost", "127.0.0.1", "::1"))
 
-_WILDCARD_ADDRESSES = frozenset(("0.0.0.0", "::"))  # noqa: S104  only compared
 
-
-def check_not_self(entry: ServerEntry, table: Table, listen: object, add_error: AddError) -> None:
-    """Report a server whose url is `listen`; `table` is resolved, `listen` may be invalid."""
-    if table.get("disabled") is not True and is_own_address(table.get("url"), listen):
+def check_not_self(entry: ServerEntry, table: Table, http: Table, add_error: AddError) -> None:
+    """Report a server whose url is this gateway; `table` is resolved, `http` may be invalid."""
+    if table.get("disabled") is not True and is_own_url(table.get("url"), http):
         entry.error_reporter(add_error)(("url",), SELF_REFERENCE, SELF_REFERENCE_FIX)
 
 
@@ -81,16 +88,26 @@ def require_no_self_reference(config: Config, listen: str | None) -> None:
         raise ConfigErrors(ConfigError(file, None, key, reason, SELF_REFERENCE_FIX) for key in keys)
 
 
+def is_own_url(url: object, http: Table) -> bool:
+    """Whether a url is the gateway with this `[http]` table, which may be invalid."""
+    public = parse_public_url(http.get("public_url"))
+    # Other paths below the same host may be other servers behind the same proxy.
+    paths = [http.get(key, getattr(_DEFAULT_HTTP, key)) for key in HTTP_PATH_KEYS]
+    return is_own_address(url, http.get("listen")) or (
+        public is not None and url in [f"{public.base}{path}" for path in paths]
+    )
+
+
 def is_own_address(url: object, listen: object) -> bool:
     """Whether a url reaches the listener at HOST:PORT; False if either is invalid."""
     parts = split_url(url) if isinstance(url, str) else None
-    if parts is None or parts.scheme not in _DEFAULT_PORTS or not isinstance(listen, str):
+    if parts is None or parts.scheme not in DEFAULT_PORTS or not isinstance(listen, str):
         return False
     try:
         host, port = split_address(listen, requires_auth=True)
     except AddressError:
         return False
-    url_port = _DEFAULT_PORTS[parts.scheme] if parts.port is None else parts.port
+    url_port = DEFAULT_PORTS[parts.scheme] if parts.port is None else parts.port
     # Port 0 of `listen` means any free port, so no url can name it in advance.
     return port == url_port != 0 and _is_same_host(
         {_canonical_host(parts.hostname or ""), _canonical_host(host)}
@@ -102,9 +119,7 @@ def _is_same_host(hosts: set[str]) -> bool:
     if len(hosts) == 1 or ("localhost" in hosts and hosts <= _LOCALHOST_NAMES):
         return True
     # A listener on all interfaces also answers on loopback.
-    return not hosts.isdisjoint(_WILDCARD_ADDRESSES) and all(
-        map(is_loopback, hosts - _WILDCARD_ADDRESSES)
-    )
+    return not hosts.isdisjoint(WILDCARD_HOSTS) and all(map(is_loopback, hosts - WILDCARD_HOSTS))
 
 
 def _canonical_host(host: str) -> str:
@@ -167,8 +182,8 @@ def load_config(
     servers = [_ResolvedServer(entry, context, report) for entry in raw.entries]
     for server in servers:
         # On the resolved table: the url may have been a reference.
-        listen = get_table(raw.tables, "http").get("listen")
-        check_not_self(server.entry, server.table, listen, report.add_error)
+        http = get_table(raw.tables, "http")
+        check_not_self(server.entry, server.table, http, report.add_error)
         server.skip_own(path, report)
     resolved = {
         name: hooks.resolve(raw.tables, context, report)

@@ -50,6 +50,8 @@ class EndpointSettings(Struct, frozen=True, kw_only=True):
     sse_path: str = "/sse"
     messages_path: str = "/messages"
     ws_path: str = "/ws"
+    public_prefix: str = ""
+    """The path of `http.public_url`, which a proxy removes from paths before it forwards them."""
     allowed_hosts: frozenset[str] = frozenset()
     """Host names of this gateway in addition to loopback ones, with or without a port."""
     allowed_origins: frozenset[str] = frozenset()
@@ -84,6 +86,16 @@ class EndpointSettings(Struct, frozen=True, kw_only=True):
         return SessionLimits(
             self.max_sessions, self.max_sessions_per_principal or self.max_sessions
         )
+
+    @property
+    def public_messages_path(self) -> str:
+        """The path to which clients of HTTP+SSE are told to POST."""
+        return self.public_prefix + self.messages_path
+
+    @property
+    def messages_paths(self) -> tuple[str, ...]:
+        """The paths of such POSTs: also those of clients that connect without the proxy."""
+        return self.messages_path, self.public_messages_path
 
     def check_access(self, host: bytes | None, origin: bytes | None) -> tuple[int, str] | None:
         """Return the status and the reason if a request is rejected by its headers, else None."""

@@ -63,7 +63,7 @@ class SseEndpoint:
         """
         if not _URI_PATH.fullmatch(path):
             raise ValueError(f"expected a URI path, got {path!r}")
-        self._path = path
+        self.path = path
         self._limits = limits
         self._budget = budget or BodyBudget(sys.maxsize, sys.maxsize)
         self._sessions: dict[str, SseTransport] = {}
@@ -97,7 +97,7 @@ class SseEndpoint:
         exchange.begin(200, (*EVENT_STREAM_HEADERS, *headers))
         exchange.on_disconnect(session.end)
         try:
-            await session.send_endpoint_event(f"{self._path}?session_id={id}", ping_interval)
+            await session.send_endpoint_event(f"{self.path}?session_id={id}", ping_interval)
         except BaseException:
             await session.aclose()
             raise

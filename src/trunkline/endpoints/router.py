@@ -143,7 +143,7 @@ class HttpRouter:
         self._session_endpoint = SessionEndpoint(
             service, settings, limiter, report, store=sessions, budget=self.budget
         )
-        self._sse_endpoint = SseEndpoint(settings.messages_path, budget=self._body_budget)
+        self._sse_endpoint = SseEndpoint(settings.public_messages_path, budget=self._body_budget)
         self._tasks: set[asyncio.Task[None]] = set()
         self._pinging: set[PingedStream] = set()
         self._reauthenticator = StreamReauthenticator()
@@ -176,6 +176,7 @@ class HttpRouter:
         )
         self._body_budget.reconfigure(settings.max_receive_buffer, settings.max_body)
         self._session_endpoint.reconfigure(settings)
+        self._sse_endpoint.path = settings.public_messages_path
 
     def handle(self, exchange: HttpExchange) -> None:
         """Respond to an exchange, at once or in a task."""
@@ -300,7 +301,7 @@ class HttpRouter:
     def _is_public(self, request: HttpRequest) -> bool:
         path, settings = request.path, self.settings
         if request.method == "OPTIONS":  # a preflight request has no credentials
-            mcp_paths = (settings.path, settings.sse_path, settings.messages_path)
+            mcp_paths = (settings.path, settings.sse_path, *settings.messages_paths)
             return path in mcp_paths or path in self.pages
         return request.method in ("GET", "HEAD") and (path in HEALTH_PATHS or path in self.pages)
 
@@ -407,7 +408,7 @@ class HttpRouter:
         route, settings = (request.method, request.path), self.settings
         if route == ("GET", settings.sse_path):
             self._spawn(self._open_sse(context))
-        elif route == ("POST", settings.messages_path):
+        elif request.method == "POST" and request.path in settings.messages_paths:
             self._sse_endpoint.handle_post(context.exchange, context.principal, context.headers)
         elif route == ("GET", settings.ws_path):
             self._spawn(self._open_websocket(context))
