@@ -1,27 +1,76 @@
 """Helpers for tests of concurrent code: run, block and cancel tasks without sleeping."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from functools import wraps
 from typing import Any, ParamSpec
 
 import pytest
+
+HANG_TIMEOUT = 60.0
+"""After how many seconds a test hangs: much longer than any test takes on a busy machine."""
 
 P = ParamSpec("P")
 Test = Callable[P, Coroutine[Any, Any, None]]
 
 
 def tidy(test: Test[P]) -> Test[P]:
-    """Fail a test that takes longer than 20 seconds or leaves a task running."""
+    """Fail a test that hangs or leaves a task running."""
 
     @wraps(test)
     async def run(*args: P.args, **kwargs: P.kwargs) -> None:
         before = asyncio.all_tasks()
-        async with asyncio.timeout(20):
+        async with _hang_guard():
             await test(*args, **kwargs)
         assert asyncio.all_tasks() == before
 
     return run
+
+
+@asynccontextmanager
+async def _hang_guard() -> AsyncGenerator[None]:
+    """Raise TimeoutError after HANG_TIMEOUT of real time, however far a LoopClock was advanced."""
+    loop = asyncio.get_running_loop()
+    deadline = time.monotonic() + HANG_TIMEOUT
+
+    def check() -> None:
+        nonlocal timer
+        if (left := deadline - time.monotonic()) > 0.0:
+            timer = loop.call_later(left, check)
+        else:
+            guard.reschedule(loop.time())
+
+    timer = loop.call_later(HANG_TIMEOUT, check)
+    try:
+        async with asyncio.timeout(None) as guard:
+            yield
+    finally:
+        timer.cancel()
+
+
+class LoopClock:
+    """The clock of the running loop, which only moves when a test advances it.
+
+    For timeouts that a test expects to expire. So the speed of the machine does not matter.
+    """
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._now = loop.time()
+        self._hangs_at = time.monotonic() + HANG_TIMEOUT
+        loop.time = self._time
+
+    def _time(self) -> float:
+        hangs = time.monotonic() > self._hangs_at
+        return self._now + HANG_TIMEOUT if hangs else self._now  # lets `tidy` end the test
+
+    async def advance(self, seconds: float) -> None:
+        """Let this much time pass at once, and let all tasks run before and afterwards."""
+        await settle()
+        self._now += seconds
+        await settle()
 
 
 async def settle() -> None:

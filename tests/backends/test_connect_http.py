@@ -30,7 +30,7 @@ from tests.backends.http_servers import (
 from tests.backends.test_stateless_server import GATEWAY, Listener, ModernServer
 from tests.gateway.servers import Server, tool
 from tests.http.scripted_server import ScriptedConnection, scripted_server
-from tests.tasks import settle, stop, tidy
+from tests.tasks import LoopClock, settle, stop, tidy
 from trunkline.backends.connect import (
     ClientIdentity,
     HttpConnector,
@@ -48,7 +48,6 @@ from trunkline.mcp.versions import V2024_11_05, V2026_07_28, Era
 BAD = "400 Bad Request"
 SECRET = "Bearer s3cr3t"
 HEADERS = [(b"authorization", SECRET.encode())]
-IMPATIENT_LIMITS = replace(SHORT_LIMITS, http_probe_timeout=0.2)
 
 
 class Chameleon:
@@ -106,6 +105,12 @@ def old(discover: Reaction) -> FakeSessionServer:
     web = FakeSessionServer(tools=[tool("t")])
     web.reactions["server/discover"] = discover
     return web
+
+
+async def let_probe_expire(web: FakeSessionServer, clock: LoopClock) -> None:
+    """Let the next probe, which the server does not answer, time out."""
+    await web.wait_for("server/discover")
+    await clock.advance(SHORT_LIMITS.http_probe_timeout)
 
 
 async def cut_off(line: ScriptedConnection, asked: ReceivedMessage) -> None:
@@ -238,12 +243,18 @@ async def test_a_server_that_refuses_every_version_is_asked_twice(
 
 @tidy
 async def test_a_silent_server_gets_initialize_once() -> None:
-    web = old(BlockedReply())
+    clock, web = LoopClock(), old(BlockedReply())
     web.reactions["initialize"] = InSequence(rejects("503 Later"), web.react)
-    async with at(web, limits=IMPATIENT_LIMITS) as place:
-        assert "HTTP 503" in await place.refusal()
+    async with at(web) as place:
+        async with asyncio.TaskGroup() as tasks:
+            refusal = tasks.create_task(place.refusal())
+            await let_probe_expire(web, clock)
+        assert "HTTP 503" in refusal.result()
         assert web.methods == ["server/discover", "initialize"]
-        assert await place.era() == "session"
+        async with asyncio.TaskGroup() as tasks:
+            era = tasks.create_task(place.era())
+            await let_probe_expire(web, clock)
+        assert era.result() == "session"
         assert web.methods[2:4] == ["server/discover", "initialize"]
 
 
@@ -252,10 +263,11 @@ async def test_a_silent_subscription_does_not_decide_the_protocol() -> None:
     web = FakeStatelessServer(tools=[])
     web.capabilities = {"tools": {"listChanged": True}}
     web.reactions["subscriptions/listen"] = BlockedReply()
-    async with at(web, limits=IMPATIENT_LIMITS) as place:
+    clock, limits = LoopClock(), replace(SHORT_LIMITS, listen_timeout=20.0)
+    async with at(web, limits=limits) as place:
         opening = asyncio.create_task(place.era())
         await web.wait_for("subscriptions/listen")
-        await asyncio.wait({opening}, timeout=0.25)
+        await clock.advance(limits.http_probe_timeout + 1.0)
         assert not opening.done()
         await stop(opening)
     assert web.received_for("initialize") == []
@@ -368,12 +380,14 @@ async def test_a_server_with_an_endpoint_at_another_origin_is_refused(
 
 @tidy
 async def test_a_response_that_is_no_legacy_stream_is_refused() -> None:
-    streams = replace(SHORT_STREAM_LIMITS, endpoint_timeout=0.2)
-    web = Legacy()
+    clock, web = LoopClock(), Legacy()
     web.endpoint = None
-    async with at(web, limits=replace(SHORT_LIMITS, streams=streams)) as place:
+    async with at(web) as place:
+        opening = asyncio.create_task(place.open())
+        await web.opened.wait()
+        await clock.advance(SHORT_STREAM_LIMITS.endpoint_timeout)
         with pytest.raises(UpstreamStatusError) as failed:
-            await place.open()
+            await opening
         assert failed.value.status == 405
         assert "the server named no endpoint" in str(failed.value.__cause__)
         await web.closed.wait()

@@ -118,21 +118,6 @@ class Point(msgspec.Struct):
     x: int
 
 
-class LoopClock:
-    """The clock of the running loop, which a test can advance."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.ahead = 0.0
-        loop = asyncio.get_running_loop()
-        real = loop.time
-        monkeypatch.setattr(loop, "time", lambda: real() + self.ahead)
-
-    async def advance(self, seconds: float) -> None:
-        await settle()
-        self.ahead += seconds
-        await settle()
-
-
 def ignore_incident(incident: Incident) -> None:
     """Drop the incident."""
 

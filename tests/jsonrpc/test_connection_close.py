@@ -10,12 +10,11 @@ import pytest
 from tests.jsonrpc.peer_messages import NOTIFICATION, batch_payload, request_payload
 from tests.jsonrpc.test_connection import (
     BlockingMethod,
-    LoopClock,
     MethodTable,
     ScriptedTransport,
     outcome,
 )
-from tests.tasks import is_stuck, settle, stop, tidy
+from tests.tasks import LoopClock, is_stuck, settle, stop, tidy
 from trunkline.jsonrpc import (
     INTERNAL_ERROR,
     OVERLOADED,
@@ -30,7 +29,7 @@ from trunkline.jsonrpc import (
     Response,
     RpcError,
 )
-from trunkline.jsonrpc.connection import MAX_WAITING_EVENTS
+from trunkline.jsonrpc.connection import CANCEL_TIMEOUT, MAX_WAITING_EVENTS
 
 
 class Stubborn:
@@ -333,10 +332,8 @@ async def test_no_task_waits_for_ever_if_the_transport_cannot_be_closed() -> Non
 @pytest.mark.parametrize("end", [None, ConnectionLost("gone")])
 @pytest.mark.parametrize("method", ["slow", "note"])
 @tidy
-async def test_run_cancels_what_outlasts_the_other_side(
-    method: str, end: Exception | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    transport, gate, clock = ScriptedTransport(), BlockingMethod(), LoopClock(monkeypatch)
+async def test_run_cancels_what_outlasts_the_other_side(method: str, end: Exception | None) -> None:
+    transport, gate, clock = ScriptedTransport(), BlockingMethod(), LoopClock()
     handler = MethodTable(slow=gate)
     handler.on_notification = lambda _: take_note(gate)
     run = asyncio.create_task(Connection(transport, handler, close_timeout=1).run())
@@ -364,12 +361,10 @@ async def test_run_ends_although_the_handler_of_a_notification_ignores_its_cance
 
 
 @tidy
-async def test_messages_before_the_end_of_input_are_handled_after_a_notification(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_messages_before_the_end_of_input_are_handled_after_a_notification() -> None:
     transport, handler, gate = ScriptedTransport(), MethodTable(), BlockingMethod()
     too_long = RpcError.parse_error("too long")
-    clock = LoopClock(monkeypatch)
+    clock = LoopClock()
     handler.on_notification = lambda _: take_note(gate)
     run = asyncio.create_task(Connection(transport, handler).run())
     transport.deliver(NOTIFICATION, request_payload(1, "ping"), b"garbage")
@@ -405,10 +400,8 @@ async def test_a_call_of_a_notification_is_lost_when_the_other_side_ends() -> No
 
 
 @tidy
-async def test_a_response_that_waits_for_a_notification_is_not_lost_at_the_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = LoopClock(monkeypatch)
+async def test_a_response_that_waits_for_a_notification_is_not_lost_at_the_end() -> None:
+    clock = LoopClock()
     transport, handler, stubborn = ScriptedTransport(), MethodTable(), Stubborn()
     handler.on_notification = lambda _: stubborn()
     connection = Connection(transport, handler, close_timeout=0)
@@ -419,16 +412,15 @@ async def test_a_response_that_waits_for_a_notification_is_not_lost_at_the_end(
         await clock.advance(0.15)
         assert not call.done()
         transport.deliver(None)
+        await clock.advance(CANCEL_TIMEOUT)
         await connection.wait_ended()
         assert await call == 7
     assert [each["method"] for each in transport.sent] == ["m"]  # the ping came too late
 
 
 @tidy
-async def test_a_bounded_number_of_messages_waits_for_a_notification(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = LoopClock(monkeypatch)
+async def test_a_bounded_number_of_messages_waits_for_a_notification() -> None:
+    clock = LoopClock()
     transport, handler, gate = ScriptedTransport(), MethodTable(), BlockingMethod()
     handler.on_notification = lambda _: take_note(gate)
     async with Connection(transport, handler):
@@ -454,9 +446,9 @@ async def test_a_transport_that_fails_during_a_notification_ends_the_connection_
 
 
 @tidy
-async def test_quick_notifications_share_one_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_quick_notifications_share_one_timer() -> None:
     transport, handler = ScriptedTransport(), MethodTable()
-    clock, gates = LoopClock(monkeypatch), [BlockingMethod() for _ in range(3)]
+    clock, gates = LoopClock(), [BlockingMethod() for _ in range(3)]
     handler.on_notification = lambda note: take_note(gates[int(note.method)])
     async with Connection(transport, handler):
         for number, gate in enumerate(gates):
@@ -471,11 +463,9 @@ async def test_quick_notifications_share_one_timer(monkeypatch: pytest.MonkeyPat
 
 
 @tidy
-async def test_a_run_that_is_cancelled_during_a_notification_leaves_nothing_behind(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_run_that_is_cancelled_during_a_notification_leaves_nothing_behind() -> None:
     transport, handler, gate = ScriptedTransport(), MethodTable(), BlockingMethod()
-    clock = LoopClock(monkeypatch)
+    clock = LoopClock()
     handler.on_notification = lambda _: take_note(gate)
     run = asyncio.create_task(Connection(transport, handler, close_timeout=0).run())
     transport.deliver(NOTIFICATION)

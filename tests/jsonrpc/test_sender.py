@@ -7,12 +7,11 @@ import pytest
 
 from tests.jsonrpc.peer_messages import request_payload
 from tests.jsonrpc.test_connection import (
-    LoopClock,
     MethodTable,
     ScriptedTransport,
     cancelled_notification,
 )
-from tests.tasks import is_stuck, settle, stop, tidy
+from tests.tasks import LoopClock, is_stuck, settle, stop, tidy
 from trunkline.jsonrpc import (
     Connection,
     ConnectionLost,
@@ -78,8 +77,8 @@ async def test_the_send_queue_is_bounded() -> None:
 
 
 @tidy
-async def test_a_peer_that_does_not_read_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, transport = LoopClock(monkeypatch), ScriptedTransport(room=1)
+async def test_a_peer_that_does_not_read_is_disconnected() -> None:
+    clock, transport = LoopClock(), ScriptedTransport(room=1)
     connection = Connection(transport, send_limits=SendLimits(timeout=1))
     async with connection:
         await connection.notify("read")
@@ -95,8 +94,8 @@ async def test_a_peer_that_does_not_read_is_disconnected(monkeypatch: pytest.Mon
 
 
 @tidy
-async def test_a_peer_that_reads_stays_connected(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, transport = LoopClock(monkeypatch), ScriptedTransport()
+async def test_a_peer_that_reads_stays_connected() -> None:
+    clock, transport = LoopClock(), ScriptedTransport()
     async with Connection(transport, send_limits=SendLimits(timeout=1)) as connection:
         await connection.notify("read")
         await clock.advance(2)
@@ -126,10 +125,8 @@ async def test_when_sending_fails_all_calls_are_lost(failure: Exception) -> None
 
 
 @tidy
-async def test_a_connection_aborted_while_sending_sends_nothing_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = LoopClock(monkeypatch)
+async def test_a_connection_aborted_while_sending_sends_nothing_more() -> None:
+    clock = LoopClock()
     near, far = memory_pipe(0)
     connection = Connection(near, send_limits=SendLimits(timeout=1))
     async with connection:
