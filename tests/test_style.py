@@ -14,7 +14,7 @@ from trunkline.mcp.versions import REVISIONS
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 PARTS = ("src", "tests", "examples", "bench", "conformance", "fuzz", "outside")
 FILES = [
     p
