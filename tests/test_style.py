@@ -15,7 +15,7 @@ from trunkline.mcp.versions import REVISIONS
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
-PARTS = ("src", "tests", "examples", "bench", "conformance", "fuzz", "outside")
+PARTS = ("src", "tests", "examples", "bench", "conformance", "fuzz", "outside", "packaging")
 FILES = [
     p
     for part in PARTS
