@@ -37,6 +37,7 @@ DEFAULT_FIELDS: dict[str, Any] = {
     "bytes_out": 20,
     "arguments": Raw(b'{"path":"/secret"}'),
     "mismatch": None,
+    "failure": None,
 }
 
 
@@ -67,4 +68,5 @@ def ended_call(**fields: Any) -> CallSummary:
     if (wrapper := values["wrapper"]) is not None:
         context.wrapper = CatalogEntry(FeatureKind.TOOL, wrapper, "search", "call_tool", Raw(b"{}"))
     measurements = (values[each] for each in ("total", "upstream", "bytes_in", "bytes_out"))
-    return CallSummary(context, values["status"], values["kind"], values["code"], *measurements)
+    status, kind, code = (values[each] for each in ("status", "kind", "code"))
+    return CallSummary(context, status, kind, code, *measurements, failure=values["failure"])

@@ -222,19 +222,8 @@ def with_two_lengths(body: bytes) -> bytes:
 
 DEEP = b'{"jsonrpc":"2.0","id":1,"result":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
 
-UNAVAILABLE: dict[str, tuple[Reaction, str]] = {
-    "a chunk that is cut off": (
-        send_and_end(STREAM + b"ff\r\ndata: {", "close"),
-        "the stream ended before the answer",
-    ),
-    "a chunk without a size": (
-        send_and_end(STREAM + b"zz\r\n\r\n", "close"),
-        "ended before the answer",
-    ),
+FAILED: dict[str, tuple[Reaction, str]] = {
     "a stream that ends": (streams(), "the stream ended before the answer"),
-    "a reset in a stream": (truncated_response, "the stream ended before the answer"),
-    "a reset in a body": (half_a_response, "of 999 bytes of the body"),
-    "a reset at once": (send_and_end(b"", "reset"), "before the response"),
     "a length too small": (too_short, "the response was malformed"),
     "two lengths": (sends_raw(with_two_lengths(b"{}")), "expected HTTP/1.1"),
     "an event of 20 MiB": (one_event_of_20_mib, "an event was malformed"),
@@ -289,6 +278,21 @@ UNAVAILABLE: dict[str, tuple[Reaction, str]] = {
     ),
     "202": (rejects("202 Accepted"), "the server answered HTTP 202"),
     "204": (rejects("204 No Content"), "the server answered HTTP 204"),
+}
+"""Answers that are none, with the reason given."""
+
+UNAVAILABLE: dict[str, tuple[Reaction, str]] = {
+    "a chunk that is cut off": (
+        send_and_end(STREAM + b"ff\r\ndata: {", "close"),
+        "the stream ended before the answer",
+    ),
+    "a chunk without a size": (
+        send_and_end(STREAM + b"zz\r\n\r\n", "close"),
+        "ended before the answer",
+    ),
+    "a reset in a stream": (truncated_response, "the stream ended before the answer"),
+    "a reset in a body": (half_a_response, "of 999 bytes of the body"),
+    "a reset at once": (send_and_end(b"", "reset"), "before the response"),
     "401": (rejects("401 Unauthorized", b"", b"www-authenticate: Bearer x"), "HTTP 401"),
     "403": (rejects("403 Forbidden", b"<html>"), "the server answered HTTP 403"),
     "429": (rejects("429 Slow", b"", b"retry-after: 7"), "the server answered HTTP 429"),
@@ -322,22 +326,23 @@ SLOW: dict[str, Reaction] = {
 """Attacks that run into the timeout."""
 
 
-def is_unavailable(error: Any, reason: str) -> bool:
+def says(error: Any, kind: str, reason: str) -> bool:
     """Return whether an error says what went wrong, and nothing that clients must not see."""
     assert SECRET not in f"{error.message} {error.data}"
     assert error.data["server"] == "hostile"
-    return error.data["type"] == "upstream_unavailable" and reason in error.message
+    return error.data["type"] == kind and reason in error.message
 
 
 @tidy
 @pytest.mark.parametrize("stateless", [False, True], ids=["session", "stateless"])
-@pytest.mark.parametrize("what", UNAVAILABLE)
+@pytest.mark.parametrize("what", [*FAILED, *UNAVAILABLE])
 async def test_a_call_with_a_malformed_response_fails_at_once(what: str, stateless: bool) -> None:
-    reaction, reason = UNAVAILABLE[what]
+    kind = "upstream_failed" if what in FAILED else "upstream_unavailable"
+    reaction, reason = (FAILED | UNAVAILABLE)[what]
     fake = both_protocols(reaction)[stateless]
     async with hostile_upstream(fake, timeout=4.5) as setup:
         error = await setup.error_data()
-        assert is_unavailable(error, reason), error.message
+        assert says(error, kind, reason), error.message
         assert await setup.client.call("hostile__t") is not None
     assert len(fake.received_for("tools/call")) == 2
 
@@ -372,7 +377,7 @@ async def test_an_invalid_response_fails_its_call_at_once(
     async with hostile_upstream(both_protocols(react)[stateless], timeout=60.0) as setup:
         error = await setup.error_data()
         assert error.code == -32603
-        assert "the response was malformed" in error.message
+        assert says(error, "upstream_failed", "the response was malformed"), error
         assert await setup.client.call("hostile__t") is not None
 
 
@@ -406,12 +411,13 @@ async def test_an_unrequested_response_is_not_taken_for_the_next(stateless: bool
 @tidy
 async def test_all_attacks_at_once_do_no_more_harm_than_one() -> None:
     fake = FakeSessionServer(tools=[tool("t")])
-    reactions = [*(reaction for reaction, _ in UNAVAILABLE.values()), *SLOW.values()]
+    at_once = (FAILED | UNAVAILABLE).values()
+    reactions = [*(reaction for reaction, _ in at_once), *SLOW.values()]
     fake.reactions["tools/call"] = InSequence(*reactions, fake.react)
     async with hostile_upstream(fake, timeout=0.5) as setup:
         errors = await asyncio.gather(*(setup.error_data() for _ in reactions))
         kinds = {error.data["type"] for error in errors}
-        assert kinds <= {"upstream_unavailable", "upstream_timeout"}
+        assert kinds <= {"upstream_failed", "upstream_unavailable", "upstream_timeout"}
         await setup.canary.check()
         assert text_of(await setup.call_until_answered()) == "t ran"
 

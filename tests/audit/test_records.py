@@ -80,6 +80,16 @@ def test_a_note_about_arguments_is_recorded_cut_and_without_configured_secrets()
     assert "mismatch" not in fields(encoder.encode_call(make_call()))
 
 
+def test_the_reason_of_a_failure_is_recorded_cut_and_without_configured_secrets() -> None:
+    redactor = Redactor(RedactionRules(), lambda text: text.replace(b"canary", b"***"))
+    encoder = RecordEncoder("test", redactor)
+    reason = "Upstream failed: fs: canary" + "x" * MAX_NAME_LENGTH
+    found = fields(encoder.encode_call(make_call(failure=reason)))
+    assert found["failure"].startswith("Upstream failed: fs: ***x")
+    assert len(found["failure"]) == MAX_NAME_LENGTH
+    assert "failure" not in fields(encoder.encode_call(make_call()))
+
+
 def test_unknown_fields_are_left_out() -> None:
     bare = make_call(
         backend=None, backend_revision=None, rule=None, arguments=None, status="unknown"

@@ -144,7 +144,8 @@ async def test_an_invalid_task_is_an_error_of_the_server() -> None:
     server.methods["tools/call"] = lambda _: {"task": {"taskId": 7}}
     async with serving(s=server) as made, session_client(made) as client:
         error = await client.expect_error("tools/call", {"name": "s__work"})
-    assert (error.code, "cannot be read" in error.message) == (-32603, True)
+    assert error.data == {"type": "upstream_failed", "server": "s"}
+    assert "in its task, expected a string" in error.message
 
 
 async def test_a_tasks_question_reaches_its_own_client_among_several_without_its_task() -> None:
@@ -207,7 +208,7 @@ async def test_progress_is_reported_until_the_task_ends() -> None:
         ({}, [Worker.state("failed", statusMessage="no disk")], -32603, "failed: no disk"),
         ({}, [Worker.state("cancelled", statusMessage="late")], -32603, "the task: late"),
         ({}, [RpcError(-32601, "what?")], -32601, "what?"),
-        ({}, [{"status": "lost"}], -32603, "cannot be read"),
+        ({}, [{"status": "lost"}], -32603, "was malformed: in its task, expected one of"),
     ],
 )
 async def test_a_task_without_a_result_reports_the_reason(
@@ -223,12 +224,14 @@ async def test_a_task_without_a_result_reports_the_reason(
     assert len(server.calls) == 1
 
 
-async def test_a_result_without_content_counts_if_the_task_was_completed() -> None:
+async def test_a_result_without_content_is_malformed_also_if_the_task_was_completed() -> None:
     server = Worker()
     server.methods["tasks/result"] = lambda _: {"_meta": {"x": 1, RELATED: {}}}
     server.states(Worker.state("completed"))
     async with serving(s=server) as made, session_client(made) as client:
-        assert await client.call("s__work") == {"_meta": {"x": 1}}
+        error = await client.expect_error("tools/call", {"name": "s__work"})
+        assert error.data == {"type": "upstream_failed", "server": "s"}
+        assert "expected an array as 'content'" in error.message
 
 
 async def test_a_server_that_does_not_wait_is_polled() -> None:

@@ -121,14 +121,14 @@ async def test_an_error_with_another_reason_is_the_answer() -> None:
         ([Extended.state("failed", error={"code": 7, "message": "boom"})], 7, "boom"),
         ([Extended.state("failed", statusMessage="no disk")], -32603, "failed: no disk"),
         ([Extended.state("cancelled")], -32603, "the server cancelled the task"),
-        ([Extended.state("completed")], -32603, "without a result"),
+        ([Extended.state("completed")], 5020, "a completed task without a result"),
         (
             [Extended.state("working"), RpcError(-32602, "who?")],
             -32603,
             "no longer knows the task: who?",
         ),
         ([RpcError(-32603, "broken")], -32603, "broken"),
-        ([{"status": 7}], -32603, "cannot be read"),
+        ([{"status": 7}], 5020, "was malformed: in its task, expected one of"),
     ],
 )
 async def test_a_task_that_does_not_complete_reports_the_reason(

@@ -95,6 +95,20 @@ def test_query_shows_why_arguments_are_invalid(tmp_path: Path, file: str) -> Non
     assert [line.partition("fs__x")[2].strip() for line in lines] == ["path is missing", ""]
 
 
+def test_query_shows_why_the_answer_of_a_server_could_not_be_used(
+    tmp_path: Path, file: str
+) -> None:
+    chain = make_chain(tmp_path)
+    chain.store.open()
+    reason = "Upstream failed: fs: no object"
+    kind = {"status": "error", "kind": "upstream_failed", "code": -32603, "rule": None}
+    call = make_call(name="fs__x", failure=reason, **kind)
+    chain.append([chain.encoder.encode_call(call)])
+    chain.store.close()
+    line = audit(file, "query", "--limit", "1").stdout.splitlines()[-1]
+    assert f"upstream_failed, {reason}, code -32603" in line
+
+
 def test_query_shows_which_kill_switch_changed_and_how(tmp_path: Path, file: str) -> None:
     changes = [
         KillSwitchChanged("pause", "", True, "anna"),

@@ -32,6 +32,10 @@ from trunkline.mcp.versions import V2025_11_25
 
 Answer = Callable[[Any], Any]
 _serving_connection: ContextVar[Connection | None] = ContextVar("connection", default=None)
+EMPTY_RESULTS: dict[str, dict[str, Any]] = {
+    "prompts/get": {"messages": []},
+    "resources/read": {"contents": []},
+}
 NO_DRAIN_LIMITS = BackendLimits(answer_drain_timeout=0.0)
 
 
@@ -75,7 +79,7 @@ class Server:
             return {key: self.lists.get(key, [])}
         if request.method == "tools/call":
             return {"content": [{"type": "text", "text": f"{params['name']} ran"}]}
-        return {}
+        return dict(EMPTY_RESULTS.get(request.method, {}))
 
     def notified(self, notification: Any) -> None:
         self._record(notification.method, _read(notification.params))

@@ -122,12 +122,13 @@ async def test_an_unoffered_task_is_an_error() -> None:
     server.methods["tools/call"] = lambda _: {"resultType": "task", "taskId": "1"}
     async with serving(s=server) as gateway, session_client(gateway) as user:
         client = await stateless_caller(gateway)
-        for error in (
-            await client.expect_error("tools/call", name="s__t"),
-            await user.expect_error("tools/call", {"name": "s__t"}),
+        for code, error in (
+            (5020, await client.expect_error("tools/call", name="s__t")),
+            (-32603, await user.expect_error("tools/call", {"name": "s__t"})),
         ):
-            assert error.code == -32603
-            assert "the server answered with a task" in error.message
+            assert error.code == code
+            assert error.data == {"type": "upstream_failed", "server": "s"}
+            assert "a task that was not requested" in error.message
 
 
 @pytest.mark.holds("T30")

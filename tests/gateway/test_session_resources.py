@@ -91,9 +91,7 @@ async def test_a_uri_is_the_same_in_any_json_spelling(answer: bytes, expected: s
         assert result["contents"][0]["uri"] == expected
 
 
-@pytest.mark.parametrize(
-    "answer", [{"contents": 1}, {"contents": [1]}, {"contents": [{"a": 1}]}, {"b": 1}]
-)
+@pytest.mark.parametrize("answer", [{"contents": [1]}, {"b": 1, "contents": [{"a": 1}]}])
 async def test_an_unusual_answer_passes_unchanged(answer: Any) -> None:
     a, b = subscribable("x:1"), subscribable("x:1")
     b.methods["resources/read"] = lambda _: answer

@@ -256,12 +256,13 @@ async def test_every_answer_of_a_session_server_has_the_stateless_members() -> N
     async with serving(s=everything()) as gateway:
         client = await stateless_caller(gateway)
         ref = {"type": "ref/prompt", "name": "s__p"}
-        calls: list[tuple[str, dict[str, Any]]] = [
-            ("prompts/get", {"name": "s__p"}),
-            ("completion/complete", {"ref": ref, "argument": {"name": "a", "value": ""}}),
+        completion = {"ref": ref, "argument": {"name": "a", "value": ""}}
+        calls: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+            ("prompts/get", {"name": "s__p"}, {"messages": []}),
+            ("completion/complete", completion, {}),
         ]
-        for method, params in calls:
-            assert await client.ask(method, **params) == {"resultType": "complete"}
+        for method, params, found in calls:
+            assert await client.ask(method, **params) == {"resultType": "complete", **found}
         assert await client.ask("resources/read", uri="x:1") == {
             "contents": [{"uri": "x:1"}],
             "resultType": "complete",
@@ -290,7 +291,8 @@ async def test_an_invalid_result_is_an_error() -> None:
     server.methods["tools/call"] = lambda _: 7
     async with serving(s=server) as gateway:
         client = await stateless_caller(gateway)
-        assert (await client.expect_error("tools/call", name="s__echo")).code == -32603
+        error = await client.expect_error("tools/call", name="s__echo")
+        assert (error.code, error.data) == (5020, {"type": "upstream_failed", "server": "s"})
 
 
 async def test_a_server_that_is_down_is_reported_as_unavailable() -> None:

@@ -397,7 +397,7 @@ def test_a_request_for_a_declared_capability_keeps_its_bytes() -> None:
 @pytest.mark.parametrize(
     ("method", "sent", "reason"),
     [
-        ("tools/call", {"resultType": "task", "taskId": "t"}, "answered with a task"),
+        ("tools/call", {"resultType": "task", "taskId": "t"}, "not requested"),
         ("tools/call", {"resultType": 5}, "unknown 'resultType'"),
         ("tools/call", {"resultType": None}, "unknown 'resultType'"),
         ("tools/call", {"resultType": "input_required"}, "expected 'inputRequests'"),
@@ -427,8 +427,8 @@ def test_a_result_of_an_extension_is_passed_through() -> None:
 @pytest.mark.parametrize(
     ("raw", "reason"),
     [
-        (b"[]", "not an object"),
-        (b"7", "not an object"),
+        (b"[]", "expected an object"),
+        (b"7", "expected an object"),
         (b'{"resultType":1,"resultType":2}', "duplicate member 'resultType'"),
     ],
 )
@@ -477,7 +477,7 @@ def test_what_both_eras_have_in_common_keeps_its_bytes() -> None:
     ("kind", "reason"),
     [
         ("input_required", "requires input"),
-        ("task", "answered with a task"),
+        ("task", "not requested"),
         ("zzz", "unknown 'resultType'"),
         (None, "unknown 'resultType'"),
         (Raw(b"1e999"), "unknown 'resultType'"),

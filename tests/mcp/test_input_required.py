@@ -87,14 +87,14 @@ def test_null_counts_as_absent() -> None:
 @pytest.mark.parametrize(
     ("raw", "reason"),
     [
-        (Raw(b"[]"), "cannot be read"),
+        (Raw(b"[]"), "malformed: Expected"),
         (Raw(b'{"resultType":"complete","resultType":"x"}'), "duplicate member 'resultType'"),
         (to_raw({"resultType": "task", "taskId": "t"}), "unknown 'resultType'"),
         (to_raw({"resultType": 7}), "unknown 'resultType'"),
         (required(), "expected 'inputRequests' or 'requestState'"),
         (required(inputRequests={}), "expected 'inputRequests' or 'requestState'"),
         (required(requestState=7), "a string as 'requestState'"),
-        (required(inputRequests=[]), "cannot be read"),
+        (required(inputRequests=[]), "malformed: Expected"),
         (required(inputRequests={"k": 7}), r"inputRequests\['k'\]: .* an object"),
         (required(inputRequests={"k": {}}), r"inputRequests\['k'\]: .* missing 'method'"),
         (required(inputRequests={"k": {"method": 7}}), r"inputRequests\['k'\]: .* 'method'"),

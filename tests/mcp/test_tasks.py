@@ -191,7 +191,7 @@ def test_an_ordinary_result_is_no_task(era: Era, result: Any) -> None:
 def test_a_task_without_an_id_or_a_known_status_is_malformed(era: Era, sent: Any) -> None:
     error = error_of(read_created_task, created(era, **sent), era)
     assert error.code == -32603
-    assert "cannot be read: expected" in error.message
+    assert "malformed: in its task, expected" in error.message
 
 
 @pytest.mark.parametrize("raw", [b"[]", b'{"status":"working","status":"failed"}', b'{"status":1}'])

@@ -95,6 +95,7 @@ class CallRecord(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag=
     arguments: Raw | None = None
     wrapper: str | None = None
     mismatch: str | None = None
+    failure: str | None = None
 
 
 class _ClientInfo(Struct, frozen=True):
@@ -189,11 +190,12 @@ class RecordEncoder:
             event.error_code,
             self.redactor.redact(context.arguments),
             event.wrapper,
-            None if context.mismatch is None else self._clean_mismatch(context.mismatch),
+            None if context.mismatch is None else self._clean_text(context.mismatch),
+            None if event.failure is None else self._clean_text(event.failure),
         )
 
-    def _clean_mismatch(self, text: str) -> str:
-        """Return a note about arguments, cut. Like their keys, it is only masked."""
+    def _clean_text(self, text: str) -> str:
+        """Return a note about arguments, or of a failure, cut. It is only masked."""
         return truncate(self.redactor.mask_text(text), MAX_NAME_LENGTH)
 
     def unknown_name(self, name: str) -> str:

@@ -14,6 +14,7 @@ from trunkline.backends.limits import DEFAULT_LIMITS, StreamLimits
 from trunkline.http.client import HttpResponse
 from trunkline.http.sse import SseEvent, SseParser
 from trunkline.jsonrpc import (
+    INTERNAL_ERROR,
     Batch,
     ConnectionLost,
     ErrorResponse,
@@ -23,6 +24,7 @@ from trunkline.jsonrpc import (
     RemoteProtocolError,
     Response,
     RpcError,
+    UnreadableAnswer,
     decode,
 )
 
@@ -69,26 +71,26 @@ def is_response_to(message: Message | RemoteProtocolError, id: int) -> bool:
 
 
 def parse_result(body: bytes, id: int) -> Raw:
-    """Return the result in a body; raises its error, or ConnectionLost without a response."""
+    """Return the result in a body; raises its error, or UnreadableAnswer without a response."""
     try:
         message = decode(body)
     except RemoteProtocolError as error:
         if not is_response_to(error, id):
-            raise ConnectionLost(f"the response was malformed: {error}") from None
+            raise UnreadableAnswer(f"the response was malformed: {error}") from None
         return extract_result(error, id)
     return extract_result(message, id)
 
 
 def extract_result(message: Message | Batch | RemoteProtocolError, id: int) -> Raw:
-    """Return the result in a message; raises its error, or ConnectionLost without a response."""
+    """Return the result in a message; raises its error, or UnreadableAnswer without one."""
     for entry in message.entries if isinstance(message, Batch) else (message,):
         if is_response_to(entry, id):
             if isinstance(entry, Response):
                 return entry.result
             if isinstance(entry, ErrorResponse):
                 raise entry.error
-            raise MalformedResponse.internal_error(f"the response was malformed: {entry}")
-    raise ConnectionLost("the response does not belong to the request")
+            raise MalformedResponse(INTERNAL_ERROR, f"the response was malformed: {entry}")
+    raise UnreadableAnswer("the response does not belong to the request")
 
 
 def parse_retry_after(retry_after: bytes | None) -> float | None:
@@ -105,9 +107,10 @@ class MessageStream:
         self, response: HttpResponse, limits: StreamLimits = DEFAULT_LIMITS.streams
     ) -> None:
         self.last_id: str | None = None
+        self.is_broken = False  # whether the connection ended before the stream did
         self.reconnect_delay = limits.reconnect_delay
         self._limits = limits
-        self._messages: deque[Message | RemoteProtocolError | ConnectionLost] = deque()
+        self._messages: deque[Message | RemoteProtocolError | UnreadableAnswer] = deque()
         self._response = response
         self._parser = SseParser(limits.max_event_bytes)
         response.disable_read_timeout()  # the caller has its own timeout
@@ -115,6 +118,7 @@ class MessageStream:
     def resume(self, response: HttpResponse) -> None:
         """Continue with another response."""
         self.close()
+        self.is_broken = False
         self._response = response
         self._parser = SseParser(self._limits.max_event_bytes)
         response.disable_read_timeout()
@@ -122,12 +126,13 @@ class MessageStream:
     async def next(self) -> Message | RemoteProtocolError | None:
         """Return the next message, or the error for a malformed one; None at the end.
 
-        A broken connection counts as the end. Raises ConnectionLost for a malformed event.
+        A broken connection counts as the end. Raises UnreadableAnswer for a malformed event.
         """
         while not self._messages:
             try:
                 piece = await self._response.receive()
             except ConnectionLost:
+                self.is_broken = True
                 return None
             if piece is None:
                 return None
@@ -135,13 +140,13 @@ class MessageStream:
                 self._add_event(event)
             self.last_id = self._parser.last_event_id or self.last_id
         found = self._messages.popleft()
-        if isinstance(found, ConnectionLost):
+        if isinstance(found, UnreadableAnswer):
             raise found
         return found
 
     def _add_event(self, event: SseEvent | RemoteProtocolError) -> None:
         if isinstance(event, RemoteProtocolError):
-            self._messages.append(ConnectionLost(f"an event was malformed: {event}"))
+            self._messages.append(UnreadableAnswer(f"an event was malformed: {event}"))
             return
         if event.retry is not None:
             delay = max(event.retry / 1000, self._limits.min_reconnect_delay)

@@ -56,6 +56,7 @@ from trunkline.jsonrpc import (
     Request,
     Response,
     RpcError,
+    UnreadableAnswer,
     decode,
 )
 from trunkline.jsonrpc.codec import decode_result
@@ -336,11 +337,13 @@ class StreamableHttpClient:
         if response.status == 200 and kind == "text/event-stream":
             return await self._read_stream(MessageStream(response, self._limits), id, handler)
         try:
+            if 200 < response.status < 300:
+                raise UnreadableAnswer(f"the server answered HTTP {response.status}")
             if response.status != 200:
                 raise await self._status_error(response, id)
             if kind == "application/json":
                 return parse_result(await response.read(), id)
-            raise ConnectionLost(f"expected JSON or an event stream, got {kind!r}")
+            raise UnreadableAnswer(f"expected JSON or an event stream, got {kind!r}")
         finally:
             response.close()
 
@@ -404,7 +407,7 @@ class StreamableHttpClient:
         """Resume a stream that ended too early; raises ConnectionLost if that is impossible."""
         lost = "the stream ended before the answer"
         if not self._resumable or stream.last_id is None or attempts > MAX_RESUMES:
-            raise ConnectionLost(lost)
+            raise ConnectionLost(lost) if stream.is_broken else UnreadableAnswer(lost)
         await self._sleep(stream.reconnect_delay)
         if self._ended.is_set():
             raise ConnectionLost(lost)

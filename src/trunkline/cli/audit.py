@@ -197,6 +197,7 @@ class _RecordDetails(msgspec.Struct, frozen=True):
     rule: str | None = None
     error: str | None = None
     mismatch: str | None = None
+    failure: str | None = None
     code: int | None = None
     problem: str | None = None
     count: int | None = None
@@ -258,6 +259,7 @@ def reason_text(row: AuditRow, found: _RecordDetails) -> str:
     parts: list[Any] = [row.status if row.kind == _AUTH_REJECTED else found.error or found.problem]
     # That of a call that was passed on explains no refusal.
     parts.append(found.mismatch if row.status == "invalid_arguments" else None)
+    parts.append(found.failure)
     parts.append(None if found.code is None else f"code {found.code}")
     parts.append(None if found.rule is None else f"rule {found.rule}")
     parts.append(None if found.count is None else f"{found.count} times")

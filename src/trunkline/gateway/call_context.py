@@ -167,6 +167,7 @@ class CallContext(Struct, eq=False):
         """Return the summary of the call, given its result or error."""
         sent, params = self.sent_at, self.request.params
         code, kind = (None, None) if error is None else error_code_and_kind(error)
+        failure = error.message if isinstance(error, RpcError) and kind in _UPSTREAM_KINDS else None
         return CallSummary(
             self,
             self.status or status_of(result, error, kind, self.entry),
@@ -176,6 +177,7 @@ class CallContext(Struct, eq=False):
             0.0 if sent is None else (self.answered_at or now) - sent,
             len(params) if isinstance(params, Raw) else 0,
             len(result) if isinstance(result, Raw) else 0,
+            failure,
         )
 
 
@@ -195,6 +197,8 @@ class CallSummary(Struct, frozen=True, gc=False):
     """How much of `duration` the upstream took, in seconds, with the time in its queue."""
     request_bytes: int
     response_bytes: int
+    failure: str | None = None
+    """Why there is no usable answer of the upstream; None if it answered or was not asked."""
 
     @property
     def id(self) -> str:
@@ -303,6 +307,12 @@ def summarize_calls(calls: Iterable[CallEnd]) -> tuple[list[CallSummary], list[C
         )
     return summaries, failed
 
+
+_UPSTREAM_KINDS = (
+    ErrorKind.UPSTREAM_FAILED,
+    ErrorKind.UPSTREAM_TIMEOUT,
+    ErrorKind.UPSTREAM_UNAVAILABLE,
+)
 
 _REFUSAL_STATUSES = {
     ErrorKind.NOT_ALLOWED: "denied",

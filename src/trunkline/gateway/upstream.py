@@ -60,13 +60,23 @@ from trunkline.gateway.settings import (
 )
 from trunkline.gateway.start_waits import StartWaits
 from trunkline.gateway.upstream_subscriptions import UpstreamSubscriptions
-from trunkline.jsonrpc import UNSET, ConnectionLost, PendingResult, Raw, RpcError, from_raw
+from trunkline.jsonrpc import (
+    UNSET,
+    ConnectionLost,
+    MalformedResponse,
+    PendingResult,
+    Raw,
+    RpcError,
+    UnreadableAnswer,
+    from_raw,
+)
 from trunkline.jsonrpc.errors import without_data
 from trunkline.mcp.capabilities import server_extensions
 from trunkline.mcp.compat import adapt_error, adapt_result
 from trunkline.mcp.errors import ErrorKind, gateway_error
 from trunkline.mcp.identity import Caller
 from trunkline.mcp.instructions import ServerInstructions, clip_instructions
+from trunkline.mcp.results import MalformedResult, check_result, has_usual_start
 from trunkline.mcp.versions import Revision
 from trunkline.printable import printable_lines
 from trunkline.routing import breaker
@@ -611,7 +621,11 @@ class Upstream:
             self.circuit_breaker.responded_at = self.queue.now()
         else:
             self._record_outcome(context, permit, primary.backend, answer)
-        if answer.error is not None or context.caller.revision not in primary.passthrough_revisions:
+        if (
+            answer.error is not None
+            or context.caller.revision not in primary.passthrough_revisions
+            or not has_usual_start(context.method, answer.result)
+        ):
             self._adapt_answer(context, primary.backend.revision, answer)
 
     def _record_outcome(
@@ -637,9 +651,13 @@ class Upstream:
     ) -> None:
         error, caller, method = answer.error, context.caller, context.method
         if error is None:
-            answer.result = adapt_result(
-                method, answer.result, server_revision, caller.revision, caller.client_features
-            )
+            try:
+                check_result(method, answer.result)
+                answer.result = adapt_result(
+                    method, answer.result, server_revision, caller.revision, caller.client_features
+                )
+            except MalformedResult as malformed:
+                raise self._failed(malformed.message, caller.revision) from None
         elif not is_url_elicitation(context, error):
             answer.error = self._client_error(error, server_revision, caller.revision)
 
@@ -659,8 +677,12 @@ class Upstream:
     def _client_error(
         self, error: BaseException, server_revision: Revision, revision: Revision
     ) -> BaseException:
+        if isinstance(error, MalformedResponse | MalformedResult):
+            return self._failed(error.message, revision)
         if isinstance(error, RpcError):
             return adapt_error(self._mask_error(error), server_revision, revision)
+        if isinstance(error, UnreadableAnswer):
+            return self._failed(str(error), revision)
         if isinstance(error, TimeoutError):
             reason = str(error) or f"did not answer within {self.settings.timeout:g} s"
             text = f"{self.name} {reason}"
@@ -668,6 +690,11 @@ class Upstream:
         if isinstance(error, ConnectionLost):
             return self._unavailable(revision, str(error), getattr(error, "retry_after", None))
         return error
+
+    def _failed(self, reason: str, revision: Revision) -> RpcError:
+        """Return the error for a call that got an answer which is none."""
+        text = f"Upstream failed: {self.name}: {self._mask(reason)}"
+        return gateway_error(ErrorKind.UPSTREAM_FAILED, text, revision, server=self.name)
 
     def _mask_error(self, error: RpcError) -> RpcError:
         """Return the error of a backend without secrets, in its message and its data."""

@@ -30,7 +30,7 @@ from msgspec.structs import replace
 from trunkline.http.media_types import media_type
 from trunkline.http.message import HeadCache
 from trunkline.http.states import ClientEvent, ClientState, client_state_after
-from trunkline.jsonrpc import ConnectionLost
+from trunkline.jsonrpc import ConnectionLost, UnreadableAnswer
 from trunkline.write_coalescer import WriteCoalescer
 
 _MAX_BUFFERED_BYTES = 512 * 1024
@@ -75,7 +75,7 @@ class ClientLimits(Struct, frozen=True, kw_only=True):
     """The largest body that `read` returns, in bytes; `receive` is not limited."""
 
 
-class ResponseTooLarge(ConnectionLost):
+class ResponseTooLarge(UnreadableAnswer):
     """The body is larger than `ClientLimits.max_body`."""
 
 
@@ -494,7 +494,9 @@ class ClientConnection(asyncio.Protocol):
             response.finish(piece, failure)
             return self._reset()
         if self._overhead_bytes > self.pool.limits.max_head:
-            self.fail(f"expected at most {self.pool.limits.max_head} bytes before the body")
+            limit = self.pool.limits.max_head
+            text = f"{self.pool.name}: expected at most {limit} bytes before the body"
+            self.fail(UnreadableAnswer(text))
         elif self._status:
             if self._state is ClientState.READING_HEAD:
                 self._move(ClientEvent.HEAD_COMPLETE)
@@ -575,11 +577,10 @@ class ClientConnection(asyncio.Protocol):
             if value.lower() != plain:
                 raise _StopParsing(f"expected {name.decode()} {plain!r}, got {value!r}")
 
-    def _parse_failure(self, error: HttpParserError) -> ConnectionLost:
+    def _parse_failure(self, error: HttpParserError) -> UnreadableAnswer:
         is_ours = isinstance(error.__context__, _StopParsing)
-        return self._lost_error(
-            str(error.__context__) if is_ours else f"expected HTTP/1.1: {error}"
-        )
+        reason = str(error.__context__) if is_ours else f"expected HTTP/1.1: {error}"
+        return UnreadableAnswer(f"{self.pool.name}: {reason}")
 
     def _reset(self) -> float | None:
         """Make the connection ready for the next request; return how long it may be idle."""

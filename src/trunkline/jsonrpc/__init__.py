@@ -24,6 +24,7 @@ from trunkline.jsonrpc.errors import (
     RemoteProtocolError,
     RpcError,
     SharedConnectionLost,
+    UnreadableAnswer,
     print_incident,
 )
 from trunkline.jsonrpc.framing import Framer, frame
@@ -100,6 +101,7 @@ __all__ = [
     "SharedConnectionLost",
     "Superseded",
     "Transport",
+    "UnreadableAnswer",
     "Violated",
     "as_pending",
     "decode",

@@ -8,7 +8,8 @@
     │   └── RemoteProtocolError      by the other side
     ├── InvalidResult            a result without the type that its caller expects
     └── ConnectionLost           no response will come
-        └── SharedConnectionLost     … to any call on the same connection
+        ├── SharedConnectionLost     … to any call on the same connection
+        └── UnreadableAnswer         … because something else came instead
 
 An unexpected exception becomes an Internal error that carries only an incident id. The report to
 the operator carries the same id and the exception. This module knows nothing of messages or JSON,
@@ -150,6 +151,10 @@ class ConnectionLost(Exception):
 
 class SharedConnectionLost(ConnectionLost):
     """A connection that carries many calls ended, and all of these calls with it."""
+
+
+class UnreadableAnswer(ConnectionLost):
+    """The other side answered, but not with a response that can be read."""
 
 
 class Incident(NamedTuple):

@@ -25,6 +25,7 @@ from msgspec import Struct
 
 from trunkline.jsonrpc.codec import MAX_BATCH_SIZE, MAX_PAYLOAD_BYTES, decode, decode_result
 from trunkline.jsonrpc.errors import (
+    INTERNAL_ERROR,
     OVERLOADED,
     LocalProtocolError,
     MalformedResponse,
@@ -338,7 +339,8 @@ class Peer:
         self._enqueue(violation.error_payload if replies else None, slot)
         events: list[Event] = [Violated(violation)]
         if pending_id is not None:
-            error = MalformedResponse.internal_error(f"the response was malformed: {violation}")
+            text = f"the response was malformed: {violation}"
+            error = MalformedResponse(INTERNAL_ERROR, text)
             events += self._handle_response(ErrorResponse(pending_id, error))
         return events
 

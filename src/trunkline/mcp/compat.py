@@ -45,6 +45,7 @@ from trunkline.mcp.input_required import (
 from trunkline.mcp.methods import CONTENT, EMPTY, MESSAGES, Method
 from trunkline.mcp.negotiation import SERVER_INFO_KEY, add_envelope
 from trunkline.mcp.params import ENVELOPE_KEYS, Params, decode_value, try_members
+from trunkline.mcp.results import malformed_result
 from trunkline.mcp.server_requests import is_supported, missing_capability_error
 from trunkline.mcp.versions import SESSION_REVISIONS, Revision
 
@@ -271,17 +272,17 @@ def _expect_object(result: Raw) -> dict[str, Raw]:
     try:
         return read_members(result)
     except DuplicateKey as error:
-        raise RpcError.internal_error(f"{error} in the server's result") from None
+        raise malformed_result(str(error)) from None
     except ValueError:
-        raise RpcError.internal_error("the server's result is not an object") from None
+        raise malformed_result("expected an object") from None
 
 
 def _unusable_result(kind: object) -> RpcError:
     if kind == "input_required":
         return RpcError.internal_error("the server requires input that this client cannot give")
     if kind == "task":
-        return RpcError.internal_error("the server answered with a task that was not requested")
-    return RpcError.internal_error("the server's result cannot be read: unknown 'resultType'")
+        return malformed_result("a task that was not requested")
+    return malformed_result("unknown 'resultType'")
 
 
 def _has_uri(error: RpcError) -> bool:

@@ -24,6 +24,7 @@ class ErrorKind(StrEnum):
     NOT_ALLOWED = "not_allowed"
     RATE_LIMITED = "rate_limited"
     DISABLED = "disabled"
+    UPSTREAM_FAILED = "upstream_failed"
     UPSTREAM_TIMEOUT = "upstream_timeout"
     UPSTREAM_UNAVAILABLE = "upstream_unavailable"
 
@@ -35,6 +36,7 @@ _CODES: dict[ErrorKind, tuple[int, int]] = {
     ErrorKind.NOT_ALLOWED: (-32003, 4030),
     ErrorKind.RATE_LIMITED: (-32004, 4290),
     ErrorKind.DISABLED: (-32005, 4031),
+    ErrorKind.UPSTREAM_FAILED: (INTERNAL_ERROR, 5020),
     ErrorKind.UPSTREAM_TIMEOUT: (INTERNAL_ERROR, 5040),
     ErrorKind.UPSTREAM_UNAVAILABLE: (-32007, 5030),
 }

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from trunkline.jsonrpc import UNSET, Raw, RpcError, from_raw, read_members, to_raw
 from trunkline.jsonrpc.raw_json import first_byte
 from trunkline.mcp.params import Params, decode_value
+from trunkline.mcp.results import malformed_result
 from trunkline.mcp.server_requests import (
     ELICIT,
     ServerRequest,
@@ -50,7 +51,7 @@ class RetryParams(NamedTuple):
 
 
 def read_input_required(result: Raw) -> InputRequired | None:
-    """Read an `input_required` result; None if it is complete; raises Internal error otherwise."""
+    """Read an `input_required` result; None if it is complete; else raises MalformedResult."""
     try:
         found = read_members(result)
         kind = decode_value(found.get("resultType", _COMPLETE))
@@ -65,7 +66,7 @@ def read_input_required(result: Raw) -> InputRequired | None:
         if not requests and state is None:
             raise ValueError(f"expected {_REQUESTS_KEY!r} or {_STATE_KEY!r}")
     except ValueError as error:
-        raise RpcError.internal_error(f"the server's result cannot be read: {error}") from None
+        raise malformed_result(str(error)) from None
     return InputRequired(requests, state)
 
 

@@ -49,6 +49,8 @@ class ResultShape(StrEnum):
     """No members. Strict clients reject any."""
     CONTENT = "content"
     """Blocks in `content`, and perhaps `structuredContent`."""
+    CONTENTS = "contents"
+    """The contents of resources, in `contents`."""
     MESSAGES = "messages"
     """Messages with one block each, in `messages`."""
 
@@ -58,7 +60,8 @@ BY_NAME, BY_REF, BY_URI = RoutingMode.BY_NAME, RoutingMode.BY_REF, RoutingMode.B
 LOCAL, MERGED, BROADCAST = RoutingMode.LOCAL, RoutingMode.MERGED, RoutingMode.BROADCAST
 SUBSCRIPTION, TO_CALLER = RoutingMode.SUBSCRIPTION, RoutingMode.TO_CALLER
 REFUSED = RoutingMode.REFUSED
-EMPTY, CONTENT, MESSAGES = ResultShape.EMPTY, ResultShape.CONTENT, ResultShape.MESSAGES
+EMPTY, CONTENT = ResultShape.EMPTY, ResultShape.CONTENT
+CONTENTS, MESSAGES = ResultShape.CONTENTS, ResultShape.MESSAGES
 
 _TARGETS = {BY_NAME: "name", BY_URI: "uri", BY_REF: "ref", SUBSCRIPTION: "uri"}
 
@@ -179,6 +182,7 @@ CLIENT_REQUESTS = _table(
         _ALL,
         "resources",
         _RESOURCE,
+        CONTENTS,
         is_cacheable=True,
         may_request_input=True,
     ),

@@ -29,6 +29,7 @@ from trunkline.mcp.params import (
     decode_value,
     try_members,
 )
+from trunkline.mcp.results import malformed_result
 from trunkline.mcp.server_requests import ServerRequest
 from trunkline.mcp.versions import Era, Revision
 
@@ -122,7 +123,7 @@ def set_tasks_extension(params: Params, declared: bool) -> None:
 def read_created_task(
     result: Raw, era: Era, intervals: PollIntervals = _DEFAULT_INTERVALS
 ) -> TaskState | None:
-    """Read the task in a call's result; None if it has none; raises Internal error if malformed."""
+    """Read the task in a call's result; None if it has none; raises MalformedResult."""
     try:
         found = read_members(result)
         if era is Era.STATELESS:
@@ -138,7 +139,7 @@ def read_created_task(
 def read_task_state(
     task: TaskState, result: Raw, era: Era, intervals: PollIntervals = _DEFAULT_INTERVALS
 ) -> TaskState:
-    """Read the result of `tasks/get`; raises Internal error if it is malformed."""
+    """Read the result of `tasks/get`; raises MalformedResult."""
     try:
         members = read_members(result) | {"taskId": to_raw(task.id)}
         return _parse_task(members, era, intervals)
@@ -193,7 +194,7 @@ def task_result(task: TaskState) -> Raw:
         raise task.error
     detail = "" if task.status_message is None else f": {task.status_message}"
     if task.status == "completed":
-        raise RpcError.internal_error("the server completed the task without a result")
+        raise malformed_result("a completed task without a result")
     text = "the task failed" if task.status == "failed" else "the server cancelled the task"
     raise RpcError.internal_error(text + detail)
 
@@ -244,4 +245,4 @@ def related_task_id(params: object) -> str | None:
 
 
 def _unreadable_task(error: ValueError) -> RpcError:
-    return RpcError.internal_error(f"the server's task cannot be read: {error}")
+    return malformed_result(f"in its task, {error}")
