@@ -67,7 +67,7 @@ async def test_a_hidden_tool_gets_the_same_error_as_a_missing_one(
         assert server.count("tools/call") == 0
         # The recorded events still distinguish them for the operator.
         records = [(each.status, each.name, each.backend, each.rule) for each in summaries]
-        assert records[0] == ("denied", "fs__delete_all", None, HIDING)
+        assert records[0] == ("denied", "fs__delete_all", "fs", HIDING)
         assert records[1] == ("unknown", "fs__delete_nothing", None, None)
         assert (
             text_of(await GovernedClient(gateway, OPS, version).call("fs__delete_all"))
@@ -175,7 +175,7 @@ async def test_a_call_of_a_hidden_feature_is_recorded_with_its_name_and_the_hidi
         await dev.expect_error(method, **params, argument=argument)
     assert [
         (summary.status, summary.name, summary.backend, summary.rule) for summary in summaries
-    ] == [("denied", name, None, "policy[0]")]
+    ] == [("denied", name, "fs", "policy[0]")]
 
 
 async def test_a_retry_of_a_hidden_tool_is_recorded_with_the_hiding_rule() -> None:
@@ -205,7 +205,7 @@ async def test_a_wrapped_call_of_a_hidden_tool_is_recorded_by_the_wrapped_name(
     assert [
         (summary.status, summary.name, summary.backend, summary.rule) for summary in summaries
     ] == [
-        ("denied", "fs__delete_all", None, HIDING),
+        ("denied", "fs__delete_all", "fs", HIDING),
         ("unknown", "fs__delete_nothing", None, None),
         ("unknown", "search__call_tool", None, None),
     ]
@@ -377,7 +377,7 @@ async def test_arguments_that_are_no_object_are_recorded_as_invalid(
     assert records == [
         ("invalid_arguments", "fs__read", "fs", True),
         ("invalid_arguments", "fs__plan", "fs", True),
-        ("denied", "fs__delete_all", None, False),
+        ("denied", "fs__delete_all", "fs", False),
         ("unknown", "fs__nothing", None, True),
     ]
     assert [summary.arguments for summary in summaries] == [

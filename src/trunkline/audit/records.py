@@ -182,7 +182,7 @@ class RecordEncoder:
             event.response_bytes,
             self._short_label(principal.roles[0]) if principal.roles else None,
             event.traceparent,
-            None if entry is None else entry.backend,
+            event.backend,
             None if context.backend_revision is None else context.backend_revision.date,
             _policy_decision(status, rule),
             None if rule is None else self._short_label(rule),

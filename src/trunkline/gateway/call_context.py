@@ -89,7 +89,9 @@ class CallContext(Struct, eq=False):
     wrapper: CatalogEntry | None = None
     """The `call_tool` that the client called, if `entry` is the tool within."""
     backend: str | None = None
-    """The backend of a request that MCP does not define; the entry names that of other calls."""
+    """The backend of a request that MCP does not define, or of an entry that is hidden from the
+    caller; `entry` names that of other calls.
+    """
     arguments: Raw | None = None
     progress_token: Id | None = None
     """The client's own progress token; None if it wants no progress. The server gets `sequence`."""
@@ -256,9 +258,9 @@ class CallSummary(Struct, frozen=True, gc=False):
 
     @property
     def backend(self) -> str | None:
-        """The backend that owns the entry; None if the caller sees no such entry."""
+        """The backend that owns the entry, also if it is hidden; None if there is no such entry."""
         entry = self.context.entry
-        return None if entry is None else entry.backend
+        return self.context.backend if entry is None else entry.backend
 
     @property
     def backend_revision(self) -> Revision | None:

@@ -216,7 +216,8 @@ class Router:
         if self._if_visible(entry, context.client) is None:
             context.rule = self.pipeline.hiding_rule(context.caller, entry)
             if context.rule is not None and isinstance(error, RpcError):
-                context.status = "denied"  # only its client is told that it is unknown
+                # Only its client is told that it is unknown.
+                context.status, context.backend = "denied", entry.backend
             return
         context.entry = entry
         context.arguments = context.params.get("arguments")
