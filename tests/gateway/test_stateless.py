@@ -18,6 +18,7 @@ from tests.gateway.servers import (
     refuse,
     running,
     serving,
+    session_client,
     text_of,
     tool,
 )
@@ -34,6 +35,7 @@ from tests.gateway.stateless_callers import (
 )
 from trunkline.backends.functions import FunctionBackend
 from trunkline.gateway.backend import Backend, BackendListener
+from trunkline.gateway.events import SkippedFeatures
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.session import GatewayIdentity
 from trunkline.gateway.settings import UpstreamSettings
@@ -364,6 +366,25 @@ async def test_headers_that_contradict_the_arguments_are_refused() -> None:
         assert (error.code, server.count("tools/call")) == (-32020, 0)
         client.headers[b"mcp-param-r"] = b"eu"
         assert text_of(await client.call("s__t", arguments={"r": "eu"})) == "t ran"
+
+
+async def test_a_tool_with_invalid_headers_is_left_out_for_stateless_clients_with_a_note() -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "number", "x-mcp-header": "N"}}}
+    server = Server(tools=[tool("t"), {"name": "odd", "inputSchema": schema}])
+    async with serving(s=server) as gateway, session_client(gateway) as user:
+        events: list[SkippedFeatures] = []
+        gateway.pipeline.events.add_listener(
+            lambda event: events.append(event) if isinstance(event, SkippedFeatures) else None
+        )
+        client = await stateless_caller(gateway)
+        assert [each["name"] for each in (await client.ask("tools/list"))["tools"]] == ["s__t"]
+        names = [each["name"] for each in (await user.ask("tools/list"))["tools"]]
+        assert names == ["s__t", "s__odd"]
+        # A client that knows it from elsewhere can call it: no header is due.
+        assert text_of(await client.call("s__odd", arguments={"n": 1})) == "odd ran"
+        [note] = gateway.registry.upstream("s").snapshot().skipped
+        assert note.startswith("tools: 'odd' for stateless clients: expected one of integer, ")
+        assert [event.reasons for event in events] in ([], [(note,)])
 
 
 async def test_headers_are_checked_also_after_waiting_for_the_server(

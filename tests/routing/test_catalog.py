@@ -11,7 +11,7 @@ from trunkline.jsonrpc import Raw, from_raw, to_raw
 from trunkline.mcp.cache_hints import CacheHints
 from trunkline.mcp.features import Feature, FeatureKind
 from trunkline.mcp.http_headers import HeaderParam
-from trunkline.mcp.versions import V2025_11_25, V2026_07_28, Revision
+from trunkline.mcp.versions import REVISIONS, V2025_11_25, V2026_07_28, Revision
 from trunkline.routing.catalog import Catalog, FeatureListing, merge_listings, write_list_result
 
 
@@ -161,6 +161,22 @@ def test_an_entry_has_the_header_params_of_its_tool(header: str, header_params: 
     catalog = merge_listings([FeatureListing("a", "a", features)])
     (tool,), (resource,) = catalog.entries(FeatureKind.TOOL), catalog.entries(FeatureKind.RESOURCE)
     assert (tool.header_params, resource.header_params) == (header_params, ())
+    assert (tool.has_invalid_headers, resource.has_invalid_headers) == (not header_params, False)
+
+
+def test_a_tool_with_invalid_headers_is_left_out_for_stateless_clients_only() -> None:
+    schema = {"properties": {"r": {"type": "number", "x-mcp-header": "R"}}}
+    invalid = to_raw({"name": "odd", "inputSchema": schema})
+    plain = to_raw({"name": "plain", "inputSchema": {}})
+    features = (
+        Feature(FeatureKind.TOOL, "odd", invalid),
+        Feature(FeatureKind.TOOL, "plain", plain),
+    )
+    entries = merge_listings([FeatureListing("a", "", features)]).entries(FeatureKind.TOOL)
+    for revision in REVISIONS:
+        listed: Any = from_raw(write_list_result(FeatureKind.TOOL, entries, revision))
+        found = [each["name"] for each in listed["tools"]]
+        assert found == (["plain"] if revision.is_stateless else ["odd", "plain"])
 
 
 def test_a_listing_may_normalise_the_schemas_of_its_tools() -> None:

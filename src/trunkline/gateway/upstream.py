@@ -74,6 +74,7 @@ from trunkline.jsonrpc.errors import without_data
 from trunkline.mcp.capabilities import server_extensions
 from trunkline.mcp.compat import adapt_error, adapt_result
 from trunkline.mcp.errors import ErrorKind, gateway_error
+from trunkline.mcp.http_headers import header_notes
 from trunkline.mcp.identity import Caller
 from trunkline.mcp.instructions import ServerInstructions, clip_instructions
 from trunkline.mcp.results import MalformedResult, check_result, has_usual_start
@@ -406,7 +407,7 @@ class Upstream:
     async def _list_features(self, backend: Backend) -> None:
         self._features_stale.clear()  # first: a change during the listing needs one more
         listed = await backend.list_features()
-        skipped = tuple(map(self._mask, listed.skipped))
+        skipped = tuple(map(self._mask, (*listed.skipped, *header_notes(listed.features))))
         text = clip_instructions(listed.instructions)
         instructions = None if text is None else printable_lines(self._mask(text))
         self.listed.set_listed(

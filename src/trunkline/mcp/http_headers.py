@@ -18,7 +18,7 @@ import base64
 import json
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias, cast
@@ -28,6 +28,7 @@ from msgspec import Struct
 from trunkline.jsonrpc import Raw, RpcError, from_raw, read_members
 from trunkline.jsonrpc.raw_json import first_byte
 from trunkline.mcp.errors import HEADER_MISMATCH
+from trunkline.mcp.features import Feature, FeatureKind
 from trunkline.mcp.methods import CLIENT_REQUESTS, TASK_REQUESTS
 from trunkline.mcp.negotiation import require_envelope
 from trunkline.mcp.params import VERSION_KEY, MetaObject, Params
@@ -35,6 +36,9 @@ from trunkline.mcp.versions import Revision
 
 # The depth limit, in objects, of an argument that is repeated in a header.
 MAX_HEADER_PARAM_DEPTH = 32
+
+# For how many tools of one server `header_notes` says why they are left out.
+MAX_HEADER_NOTES = 100
 
 _VERSION_HEADER = b"mcp-protocol-version"
 _METHOD_HEADER = b"mcp-method"
@@ -216,6 +220,21 @@ def header_params(definition: Raw) -> HeaderParams:
                 )
             found[param.header] = param
     return tuple(found.values())
+
+
+def header_notes(features: Iterable[Feature]) -> list[str]:
+    """Return a note for each tool that stateless clients are not offered, with the reason.
+
+    At most `MAX_HEADER_NOTES` are returned.
+    """
+    notes: list[str] = []
+    for feature in features:
+        if feature.kind is FeatureKind.TOOL and len(notes) < MAX_HEADER_NOTES:
+            try:
+                header_params(feature.definition)
+            except ValueError as error:
+                notes.append(f"tools: {feature.key!r} for stateless clients: {error}")
+    return notes
 
 
 def argument_headers(declared: HeaderParams, arguments: Raw | None) -> list[tuple[bytes, bytes]]:

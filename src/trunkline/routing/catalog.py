@@ -58,6 +58,8 @@ class CatalogEntry(NamedTuple):
     """The arguments that a client repeats in HTTP headers."""
     input_schema: Raw | None = None
     """The schema of the server, which checks arguments; None if the definition has it unchanged."""
+    has_invalid_headers: bool = False
+    """Whether the schema declares headers against the rules: stateless clients must ignore it."""
 
 
 class Collision(NamedTuple):
@@ -127,6 +129,8 @@ def write_list_result(
     kind: FeatureKind, entries: Iterable[CatalogEntry], revision: Revision
 ) -> Raw:
     """Encode the result of a list for clients of `revision`."""
+    if revision.is_stateless:
+        entries = [entry for entry in entries if not entry.has_invalid_headers]
     definitions = [entry.definition for entry in entries]
     if kind is FeatureKind.TOOL:
         definitions = [downgrade_tool(definition, revision) for definition in definitions]
@@ -152,14 +156,16 @@ def merge_listings(listings: Iterable[FeatureListing]) -> Catalog:
             normalised = _normalise(feature) if listing.normalises_schemas else None
             if normalised is not None:
                 feature = feature._replace(definition=normalised.definition)  # noqa: PLW2901
+            declared = _header_params(feature)
             entry = CatalogEntry(
                 feature.kind,
                 public,
                 listing.backend,
                 feature.key,
                 feature.definition_as(public),
-                _header_params(feature),
+                declared or (),
                 None if normalised is None else normalised.input_schema,
+                declared is None,
             )
             if public != wanted:
                 kept_by = taken[feature.kind, wanted].backend
@@ -193,9 +199,9 @@ def _owned_uri(backend: str, uri: str) -> str:
     return f"{OWNED_URI_PREFIX}{backend}:{uri}"
 
 
-def _header_params(feature: Feature) -> HeaderParams:
-    """Return the header arguments of a tool. Invalid declarations count as none."""
+def _header_params(feature: Feature) -> HeaderParams | None:
+    """Return the header arguments of a tool; None if they are declared against the rules."""
     try:
         return header_params(feature.definition) if feature.kind is FeatureKind.TOOL else ()
     except ValueError:
-        return ()
+        return None
