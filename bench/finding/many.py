@@ -7,6 +7,7 @@ So texts have realistic lengths, and the vocabulary is large.
 import gc
 import random
 import tracemalloc
+from collections.abc import Mapping
 from statistics import median, quantiles
 from time import process_time
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from trunkline.jsonrpc import from_raw, to_raw
 from trunkline.mcp.features import FeatureKind
 from trunkline.routing.catalog import CatalogEntry
 from trunkline.search.tool_index import ToolIndex
+from trunkline.search.usage import MAX_PRINCIPALS, MAX_TOOLS, Searcher, UsageHistory
 
 TOOLS = 10_000
 ROUNDS = 5
@@ -30,9 +32,13 @@ class Cost(NamedTuple):
     """The time of each build, fastest first; on a busy machine they differ by half."""
     query_p50: float
     query_p95: float
+    used_p50: float
+    """Of a caller that has used as many tools as are remembered."""
     misspelt_p50: float
     update: float
     memory: int
+    caller_memory: int
+    """The bytes of what one such caller used."""
     million: float
     """How long a million additions took: the speed of the machine at that time."""
 
@@ -92,15 +98,19 @@ def measure(tools: list[CatalogEntry], plain: list[str], misspelt: list[str]) ->
     seconds = [_build_time(tools) for _ in range(ROUNDS)]
     index = build(tools)
     asked = _ask(index, plain)
+    names = random.Random(1).sample([tool.public_name for tool in tools], MAX_TOOLS)
+    used = _ask(index, plain, dict.fromkeys(names, 0.5))
     guessed = _ask(index, misspelt)
     memory = _memory(tools)
     return Cost(
         sorted(seconds),
         median(asked),
         quantiles(asked, n=20)[-1],
+        median(used),
         median(guessed),
         _update(index, tools),
         memory,
+        _caller_memory(names),
         _million(),
     )
 
@@ -124,14 +134,14 @@ def _million() -> float:
     return best
 
 
-def _ask(index: ToolIndex, queries: list[str]) -> list[float]:
+def _ask(index: ToolIndex, queries: list[str], usage: Mapping[str, float] = {}) -> list[float]:
     index.find("warm up", 5, anything)
     found: list[float] = []
     for query in queries:
         rounds: list[float] = []
         for _ in range(ROUNDS):
             began = process_time()
-            index.find(query, 5, anything)
+            index.find(query, 5, anything, usage)
             rounds.append(process_time() - began)
         found.append(min(rounds))
     return found
@@ -149,6 +159,27 @@ def _update(index: ToolIndex, tools: list[CatalogEntry]) -> float:
     for _ in index.update([*changed, *tools[10:]]):
         pass
     return process_time() - began
+
+
+def _caller_memory(names: list[str]) -> int:
+    """Return the bytes that the use of these tools takes for one caller, on average."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        history = UsageHistory()
+        for number in range(MAX_PRINCIPALS):
+            searcher = Searcher(f"key:principal{number}", "home/")
+            for name in names:
+                # Every record that is read has texts of its own.
+                own = name.encode().decode()
+                history.add_search(searcher, [own], 1.0)
+                history.add_call(searcher.principal, own, 1.0)
+        kept = history.snapshot()
+        held = tracemalloc.get_traced_memory()[0]
+        assert len(kept.used) == MAX_PRINCIPALS
+        return held // MAX_PRINCIPALS
+    finally:
+        tracemalloc.stop()
 
 
 def _memory(tools: list[CatalogEntry]) -> int:

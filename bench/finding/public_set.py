@@ -13,7 +13,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from bench.finding import many, quality
+from bench.finding import many, quality, usage
 from bench.finding.labelled import Query
 from trunkline.jsonrpc import to_raw
 from trunkline.mcp.features import FeatureKind
@@ -43,6 +43,11 @@ def main() -> None:
         print(
             f"{name:22}{found.queries:6}  first {found.first:.3f}  recall@5 {found.recall:.3f}"
             f"  MRR {found.reciprocal:.3f}"
+        )
+    print("\nhistory of the caller:")
+    for history, found in usage.measure_usage(index, everything).items():
+        print(
+            f"{history:46}{found.queries:6}  first {found.first:.3f}  recall@5 {found.recall:.3f}"
         )
 
 

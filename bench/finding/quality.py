@@ -1,5 +1,6 @@
 """How often the right tool is found, over the labelled queries."""
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from bench.finding.labelled import Query
@@ -23,18 +24,22 @@ def anything(_: CatalogEntry) -> bool:
     return True
 
 
-def place_of(index: ToolIndex, query: Query) -> int | None:
+def place_of(index: ToolIndex, query: Query, usage: Mapping[str, float] = {}) -> int | None:
     """Return the place of the first right tool among the first ten, from 1."""
-    found = index.find(query.text, 10, anything)
+    found = index.find(query.text, 10, anything, usage)
     places = (place for place, each in enumerate(found, 1) if each.entry.public_name in query.right)
     return next(places, None)
 
 
 def measure_quality(index: ToolIndex, queries: list[Query]) -> Quality:
     """Run all queries and count."""
-    places = [place_of(index, query) for query in queries]
+    return rate([place_of(index, query) for query in queries])
+
+
+def rate(places: Sequence[int | None]) -> Quality:
+    """Return the shares of the places of right tools."""
     found = [place for place in places if place is not None]
-    count = len(queries)
+    count = len(places)
     return Quality(
         count,
         sum(place == 1 for place in found) / count,

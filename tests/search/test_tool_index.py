@@ -13,6 +13,7 @@ from trunkline.search import tool_index
 from trunkline.search.tool_index import (
     MAX_SIGNATURE_LENGTH,
     MAX_SUMMARY_LENGTH,
+    MAX_USE_BONUS,
     ToolIndex,
     first_sentence,
     tool_document,
@@ -118,6 +119,76 @@ def test_the_number_of_equal_tools_that_are_read_is_bounded() -> None:
         "s00__go",
         "s01__go",
     ]
+
+
+def find_used(made: ToolIndex, query: str, limit: int = 5, **usage: float) -> list[str]:
+    found = made.find(
+        query, limit, anything, {f"b__{name}": share for name, share in usage.items()}
+    )
+    return [match.entry.native_name for match in found]
+
+
+def issue_tools() -> ToolIndex:
+    return index(
+        entry("add_issue", description="Open."),
+        entry("get_issue", description="Read."),
+        entry("notes", description="Text of an issue and other things that take many words."),
+        entry("users", description="People."),
+    )
+
+
+def test_a_tool_that_was_used_comes_before_others_that_match_as_well() -> None:
+    made = issue_tools()
+    assert find_used(made, "issue") == ["add_issue", "get_issue", "notes"]
+    assert find_used(made, "issue", get_issue=0.5) == ["get_issue", "add_issue", "notes"]
+    assert find_used(made, "issue", get_issue=0.5, add_issue=0.6)[0] == "add_issue"
+
+
+def test_use_lifts_no_tool_that_matches_much_less_or_not_at_all() -> None:
+    made = issue_tools()
+    unused = find_used(made, "issue")
+    assert find_used(made, "issue", notes=1.0, users=1.0, gone=1.0) == unused
+
+
+def test_use_lifts_a_tool_into_the_first_ones() -> None:
+    assert find_used(issue_tools(), "issue", limit=1, get_issue=0.5) == ["get_issue"]
+
+
+def test_use_changes_no_score() -> None:
+    made = issue_tools()
+    before = {match.entry.public_name: match.score for match in made.find("issue", 5, anything)}
+    after = made.find("issue", 5, anything, {"b__get_issue": 1.0})
+    assert {match.entry.public_name: match.score for match in after} == before
+
+
+def test_a_name_comes_first_whatever_was_used() -> None:
+    made = index(entry("go"), entry("go", "a"), entry("gone", description="Go, go."))
+    usage = {"b__gone": 1.0, "b__go": 1.0}
+    names = [match.entry.public_name for match in made.find("a__go", 3, anything, usage)]
+    assert names[0] == "a__go"
+    names = [match.entry.public_name for match in made.find("go", 3, anything, usage)]
+    assert names == ["b__go", "b__gone", "a__go"]  # a copy comes last
+    assert made.find("go", 3, anything)[0].entry.public_name == "a__go"
+
+
+def test_of_equal_tools_the_one_that_was_used_is_shown() -> None:
+    made = index(*(entry("open_issue", server, description="Open.") for server in "wxyz"))
+    (found,) = made.find("open an issue", 1, anything, {"y__open_issue": 0.5})
+    assert found.entry.public_name == "y__open_issue"
+    assert found.copies == ("w__open_issue", "x__open_issue", "z__open_issue")
+
+
+@given(
+    st.lists(st.sampled_from(TEXTS), min_size=1, max_size=4),
+    st.dictionaries(st.sampled_from([f"b__t{n}" for n in range(6)]), st.floats(0, 1)),
+)
+def test_no_match_comes_before_one_with_a_much_higher_score(
+    words: list[str], usage: dict[str, float]
+) -> None:
+    made = index(*(entry(f"t{n}", description=" ".join(TEXTS[n:])) for n in range(6)))
+    scores = [match.score for match in made.find(" ".join(words), 6, anything, usage)]
+    for place, score in enumerate(scores):
+        assert all(later <= score * (1 + MAX_USE_BONUS) + 1e-9 for later in scores[place:])
 
 
 @pytest.mark.holds("I6.4")

@@ -8,11 +8,13 @@ step, so that its caller can let other work run in between.
 Rules upheld here:
 1. Only differences are read: a backend that changes one of a thousand tools costs one tool.
 2. A malformed definition costs at most the text of that one tool, never the index.
+3. The use of tools changes the order of matches only: a match is never placed before another one
+   with a score that is higher by more than MAX_USE_BONUS. Names come first, and scores stay.
 """
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple, cast
 
 from msgspec import Struct
@@ -20,7 +22,7 @@ from msgspec import Struct
 from trunkline.jsonrpc import Raw, from_raw
 from trunkline.mcp.params import as_object
 from trunkline.routing.catalog import CatalogEntry
-from trunkline.search.matcher import Document, Field, Matcher
+from trunkline.search.matcher import FOLDED_NAME_SCORE, KEY_SCORE, Document, Field, Matcher
 
 # The weight of each text: highest in the name, lowest deep in the description.
 TOOL_FIELDS = {
@@ -52,6 +54,14 @@ _SENTENCE_END = re.compile(r"\.[ \n]|\n\n")
 # Where several servers have equal tools: how many times more matches than wanted are read at most,
 # and how many tools of an equal name are compared.
 _MAX_COPIES_READ = 16
+
+# The share of its score that a much used tool gains in the order of matches.
+MAX_USE_BONUS = 0.1
+
+# How many times more matches than wanted are considered if the caller has used tools.
+_USE_CANDIDATES = 4
+
+_NO_USAGE: Mapping[str, float] = {}
 
 
 class ToolMatch(NamedTuple):
@@ -112,17 +122,23 @@ class ToolIndex:
                 yield
 
     def find(
-        self, query: str, limit: int, allow: Callable[[CatalogEntry], bool]
+        self,
+        query: str,
+        limit: int,
+        allow: Callable[[CatalogEntry], bool],
+        usage: Mapping[str, float] = _NO_USAGE,
     ) -> list[ToolMatch]:
         """Return the best matches among the allowed tools; copies come after all others.
 
         Tools are copies if they differ in their server only: one server that runs twice, with two
-        accounts for example.
+        accounts for example. Tools in `usage` come earlier, by their share of use from 0 to 1.
         """
-        entries, size = self._entries, limit
+        entries, size = self._entries, limit * _USE_CANDIDATES if usage else limit
         while True:
             ranked = self._matcher.rank(query, size, lambda name: allow(entries[name]))
             found = [ToolMatch(entries[match.key], match.score) for match in ranked]
+            if usage:
+                found.sort(key=lambda match: _order(match, usage))
             firsts, copies = _separate_copies(found)
             if len(firsts) >= limit or len(found) < size or size >= limit * _MAX_COPIES_READ:
                 best = [*firsts, *copies][:limit]
@@ -145,6 +161,13 @@ class ToolIndex:
             and allow(other)
             and _read_texts(other.definition) == texts
         )
+
+
+def _order(match: ToolMatch, usage: Mapping[str, float]) -> tuple[bool, bool, float, str]:
+    """Return the place of a match. Among equal names, the tool that is used more comes first."""
+    name, score = match.entry.public_name, match.score
+    boosted = score * (1 + MAX_USE_BONUS * usage.get(name, 0.0))
+    return score < KEY_SCORE, score < FOLDED_NAME_SCORE, -boosted, name
 
 
 def _separate_copies(found: list[ToolMatch]) -> tuple[list[ToolMatch], list[ToolMatch]]:
