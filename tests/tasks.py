@@ -22,7 +22,7 @@ def tidy(test: Test[P]) -> Test[P]:
     @wraps(test)
     async def run(*args: P.args, **kwargs: P.kwargs) -> None:
         before = asyncio.all_tasks()
-        async with _hang_guard():
+        async with hang_guard():
             await test(*args, **kwargs)
         assert asyncio.all_tasks() == before
 
@@ -30,7 +30,7 @@ def tidy(test: Test[P]) -> Test[P]:
 
 
 @asynccontextmanager
-async def _hang_guard() -> AsyncGenerator[None]:
+async def hang_guard() -> AsyncGenerator[None]:
     """Raise TimeoutError after HANG_TIMEOUT of real time, however far a LoopClock was advanced."""
     loop = asyncio.get_running_loop()
     deadline = time.monotonic() + HANG_TIMEOUT

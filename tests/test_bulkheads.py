@@ -20,6 +20,7 @@ from tests.endpoints.exchanges import FakeExchange, make_request, rpc_notificati
 from tests.gateway.servers import hello
 from tests.gateway.stateless_callers import meta
 from tests.http.scripted_server import scripted_server
+from tests.tasks import hang_guard
 from trunkline.app.application import App
 from trunkline.app.build import AppLimits, ShutdownTimeouts, build_http_rules
 from trunkline.config import load_config
@@ -176,7 +177,7 @@ async def test_a_server_that_hangs_leaves_capacity_for_others(
 ) -> None:
     limits = AppLimits(shutdown=ShutdownTimeouts(child_exit=0.05))
     http = f"[http]\nmax_in_flight = {2 * SHARE}\nmax_in_flight_per_principal = {2 * SHARE}"
-    async with asyncio.timeout(20), stuck() as server:
+    async with hang_guard(), stuck() as server:
         text = config(tmp_path, http, f"[servers.stuck]\n{server}\n", GOOD)
         app = App(load_config(Path(text), {}), limits=limits)
         async with app.running() as gateway:

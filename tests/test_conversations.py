@@ -27,6 +27,7 @@ import msgspec
 import pytest
 
 from tests.gateway.servers import tool
+from tests.tasks import hang_guard
 from trunkline.app.build import build_policy_enforcer, build_visibility
 from trunkline.backends.connect import ClientIdentity, connect_transport
 from trunkline.config import Config
@@ -243,7 +244,7 @@ class ConversationRunner:
 async def test_a_golden_conversation_is_reproduced(path: Path, update: bool) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()
     stage = ConversationRunner()
-    async with asyncio.timeout(10):
+    async with hang_guard():
         played = [await stage.play(line) for line in lines]
         await stage.end()
     if update:

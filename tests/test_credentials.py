@@ -1,6 +1,5 @@
 """Credentials: a client's stop at the gateway, and the gateway's reach only their server."""
 
-import asyncio
 import os
 import sys
 from collections.abc import AsyncGenerator
@@ -18,6 +17,7 @@ from tests.endpoints.exchanges import rpc_request
 from tests.gateway.servers import hello, tool
 from tests.http.scripted_server import scripted_server
 from tests.http_client import HttpPeer, SessionHttpClient, StatelessHttpClient
+from tests.tasks import hang_guard
 from trunkline.app.application import App
 from trunkline.app.build import AppLimits
 from trunkline.config import load_config
@@ -95,7 +95,7 @@ async def credential_setup(
         http = '[http]\nlisten = "127.0.0.1:0"\n'
         settings = load_config(Path(config(folder, http, child, first, second)), environ)
         app = App(settings, limits=AppLimits(backends=SHORT_LIMITS))
-        async with asyncio.timeout(20), app.running() as made:
+        async with hang_guard(), app.running() as made:
             await made.registry.wait_complete()
             async with app.listening(settings.http) as listener:
                 here = HttpPeer(listener)

@@ -18,6 +18,7 @@ import pytest
 
 from tests.app.test_application import HELLO, READY, ask, children, message, start
 from tests.cli.samples import child, config, fetch, hello
+from tests.tasks import hang_guard
 from trunkline.app.application import DEFAULT_CONFIG, App
 from trunkline.app.build import AppLimits, ShutdownTimeouts
 
@@ -39,7 +40,7 @@ class Pipes:
         received, loop = asyncio.Event(), asyncio.get_running_loop()
         loop.add_reader(self._started, received.set)
         try:
-            async with asyncio.timeout(20):
+            async with hang_guard():
                 await received.wait()
         finally:
             loop.remove_reader(self._started)
@@ -62,7 +63,7 @@ def pipes(tmp_path: Path) -> Generator[Pipes]:
 async def response_to(process: Process, id: Any) -> Any:
     """Return the response to a request, skipping notifications."""
     assert process.stdout is not None
-    async with asyncio.timeout(20):
+    async with hang_guard():
         while True:
             found = json.loads(await process.stdout.readline())
             if found.get("id") == id:
@@ -81,7 +82,7 @@ async def serve_http(folder: Path) -> tuple[Process, str]:
         *command, "--http", "127.0.0.1:0", stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environ
     )
     assert process.stderr is not None
-    async with asyncio.timeout(20):
+    async with hang_guard():
         while not (line := (await process.stderr.readline()).decode()).startswith("MCP at "):
             assert line
     return process, line.removeprefix("MCP at ").strip()
@@ -100,7 +101,7 @@ async def begin_call(url: str, name: str, arguments: dict[str, str]) -> "asyncio
 async def wait_until_refused(url: str) -> None:
     """Wait until new connections are refused."""
     host, port = str(urlsplit(url).hostname), urlsplit(url).port
-    async with asyncio.timeout(20):
+    async with hang_guard():
         while True:
             try:
                 socket.create_connection((host, int(port or 0)), 5).close()
@@ -112,7 +113,7 @@ async def wait_until_refused(url: str) -> None:
 
 
 async def wait_until_gone(pids: list[int]) -> None:
-    async with asyncio.timeout(20):
+    async with hang_guard():
         while any(Path(f"/proc/{pid}").exists() for pid in pids):
             await asyncio.sleep(0)
 
@@ -133,7 +134,7 @@ async def test_a_call_in_flight_is_answered_and_the_exit_code_is_0(
         process.send_signal(signal.SIGTERM)
     pipes.release()
     assert "signal got" in (await response_to(process, "c"))["result"]["content"][0]["text"]
-    async with asyncio.timeout(20):
+    async with hang_guard():
         assert await process.wait() == 0
 
 
@@ -146,7 +147,7 @@ async def test_a_client_that_disconnects_while_servers_start_leaves_no_process(
     assert process.stdin is not None
     process.stdin.write(received)
     process.stdin.close()
-    async with asyncio.timeout(20):
+    async with hang_guard():
         assert await process.wait() == 0
 
 
@@ -160,7 +161,7 @@ async def test_a_call_over_http_is_answered_and_new_ones_are_rejected(
     process.send_signal(signal.SIGTERM)
     await wait_until_refused(url)
     pipes.release()
-    async with asyncio.timeout(20):
+    async with hang_guard():
         assert b"signal got" in (await calling).body
         assert await process.wait() == 0
     assert process.stderr is not None
@@ -180,7 +181,7 @@ async def test_a_second_signal_exits_at_once_and_leaves_no_child(
     await wait_until_refused(url)
     assert process.returncode is None
     process.send_signal(signal.SIGINT)
-    async with asyncio.timeout(20):
+    async with hang_guard():
         assert await process.wait() == -signal.SIGINT  # to a shell that is 130
     await wait_until_gone(child_pids)
     await asyncio.gather(calling, return_exceptions=True)
@@ -197,7 +198,7 @@ async def test_a_frozen_server_does_not_delay_the_exit(tmp_path: Path, pipes: Pi
     process.send_signal(signal.SIGTERM)
     error = (await response_to(process, "c"))["error"]
     assert "the connection closed before the call was done" in error["message"]
-    async with asyncio.timeout(20):
+    async with hang_guard():
         assert await process.wait() == 0
     await wait_until_gone(child_pids)
 
@@ -223,7 +224,7 @@ async def recorded_calls(folder: Path) -> tuple[int, int]:
 async def audit(file: str, *arguments: str) -> str:
     command = [sys.executable, "-m", "trunkline", "audit", *arguments, "--config", file]
     process = await asyncio.create_subprocess_exec(*command, stdout=PIPE)
-    async with asyncio.timeout(20):
+    async with hang_guard():
         out, _ = await process.communicate()
     assert process.returncode == 0, out
     return out.decode()
@@ -246,7 +247,7 @@ async def test_after_sigkill_the_audit_log_is_intact_and_lists_the_calls_in_flig
     await response_to(process, "after")  # so the server has received the calls before it
     many = b"".join(call("echo", {}, f"quick {n}") for n in range(load)) + call("echo", {}, "last")
     in_flight = ended = 0
-    async with asyncio.timeout(30):
+    async with hang_guard():
         while in_flight < 3 or ended < 3 * load:
             if load:
                 process.stdin.write(many)
@@ -256,7 +257,7 @@ async def test_after_sigkill_the_audit_log_is_intact_and_lists_the_calls_in_flig
         process.stdin.write(many)
         await process.stdin.drain()
     process.kill()
-    async with asyncio.timeout(20):
+    async with hang_guard():
         await process.communicate()
         successor = await start(tmp_path, "--config", file)
         await ask(successor, HELLO)
@@ -294,7 +295,7 @@ async def test_shutdown_steps_run_in_order_and_once_even_if_one_fails(
 
     app = App(DEFAULT_CONFIG, limits=limits)
     app.close_steps += [first, second, third]
-    async with asyncio.timeout(10):
+    async with hang_guard():
         await app.aclose()
         await app.aclose()
     assert steps == ["first", "second", "third"]
@@ -313,7 +314,6 @@ async def test_shutdown_steps_run_after_the_last_call() -> None:
         states.extend(upstream.state for upstream in app.gateway.registry)
 
     app.close_steps.append(record_states)
-    async with asyncio.timeout(10):
-        async with app.running() as gateway:
-            await gateway.registry.wait_complete()
+    async with hang_guard(), app.running() as gateway:
+        await gateway.registry.wait_complete()
     assert states == ["stopped", "stopped"]

@@ -18,6 +18,7 @@ from tests.gateway.conftest import no_delays
 from tests.gateway.servers import HeldAnswer, Server, make_gateway, tool
 from tests.gateway.stateless_callers import meta
 from tests.http_client import HOST, GatewaySite, site
+from tests.tasks import hang_guard
 from trunkline.http.message import HttpLimits
 
 __all__ = ["no_delays"]
@@ -185,7 +186,7 @@ async def test_a_hostile_client_is_cut_off_and_the_canary_never_notices(
         canary = asyncio.create_task(run_canary(here, answered))
         bads = [HostileClient(here.port, server, hold) for _ in range(3)]
         await asyncio.gather(*(hostile.connect() for hostile in bads))
-        async with asyncio.timeout(20):
+        async with hang_guard():
             await asyncio.gather(*(attack(hostile) for hostile in bads))
             answered.clear()
             waiting = asyncio.create_task(answered.wait())

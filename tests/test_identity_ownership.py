@@ -24,6 +24,7 @@ from tests.identities import (
     ignore_rejection,
     make_authenticator,
 )
+from tests.tasks import hang_guard
 from trunkline.endpoints.auth import AllowAll
 from trunkline.gateway.events import CallSummary, GatewayEvent
 
@@ -220,7 +221,7 @@ async def wait_until_reauthenticated(guarded: AuthenticatedGateway) -> None:
 
 async def test_a_websocket_ends_when_its_token_does() -> None:
     async with (
-        asyncio.timeout(20),
+        hang_guard(),
         authenticated_gateway(make_gateway(), sse_ping_interval=PING_INTERVAL) as guarded,
     ):
         short = await socket_of(guarded, token(exp=int(NOW) + 60))
@@ -242,7 +243,7 @@ async def test_a_websocket_ends_when_its_token_does() -> None:
 async def test_event_streams_end_when_their_token_does() -> None:
     server = StatelessScriptedServer(tools=[tool("t")])
     async with (
-        asyncio.timeout(20),
+        hang_guard(),
         authenticated_gateway(
             make_gateway(s=server), server, sse_ping_interval=PING_INTERVAL
         ) as guarded,
@@ -271,7 +272,7 @@ async def test_a_call_in_flight_is_still_answered() -> None:
 
     server.methods["tools/call"] = slow
     async with (
-        asyncio.timeout(20),
+        hang_guard(),
         authenticated_gateway(
             make_gateway(s=server), server, sse_ping_interval=PING_INTERVAL
         ) as guarded,
@@ -294,7 +295,7 @@ async def wait_for_pings(reply: HttpReply) -> None:
 
 async def test_a_new_authenticator_does_not_trust_the_cache_of_the_old_one() -> None:
     async with (
-        asyncio.timeout(20),
+        hang_guard(),
         authenticated_gateway(make_gateway(), sse_ping_interval=PING_INTERVAL) as guarded,
     ):
         socket = await socket_of(guarded, token(scope="a"))

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import trunkline
+from tests.tasks import HANG_TIMEOUT
 from trunkline import jsonrpc
 
 ROOT = Path(__file__).parents[1]
@@ -22,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(target)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=HANG_TIMEOUT)
     (built,) = target.iterdir()
     return built
 
@@ -50,7 +51,9 @@ ours = {{name.split(".")[1] for name in sys.modules if name.startswith("trunklin
 assert ours == {{"jsonrpc"}}, ours
 """
     command = [sys.executable, "-I", "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=HANG_TIMEOUT, check=False
+    )
     assert done.stderr == ""
 
 
@@ -61,7 +64,7 @@ import trunkline.jsonrpc, trunkline.stdio.stream
 print(*{name.partition(".")[0] for name in sys.modules} - sys.stdlib_module_names)
 """
     command = [sys.executable, "-P", "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_TIMEOUT, check=True)
     found = {name for name in done.stdout.split() if not name.startswith(("__", "_virtualenv"))}
     # msgspec imports typing_extensions where it is installed; an environment may add the other.
     assert found - {"typing_extensions", "_distutils_hack"} == {"msgspec", "trunkline"}
@@ -106,7 +109,9 @@ sys.exit(main(sys.argv[1:]))
 """
     for arguments in (["serve"], ["check"], []):
         command = [sys.executable, "-c", program, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=HANG_TIMEOUT, check=False
+        )
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr == (
             "trunkline: the packages of the gateway are not installed; "
@@ -134,7 +139,9 @@ def run_program(program: str, folder: Path, config: str, *command: str) -> Compl
     file = folder / "trunkline.toml"
     file.write_text(config, encoding="utf-8")
     arguments = [sys.executable, "-c", program, *command, "--config", str(file)]
-    return subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        arguments, capture_output=True, text=True, timeout=HANG_TIMEOUT, check=False
+    )
 
 
 def test_a_gateway_without_conditions_and_metrics_imports_neither_library(tmp_path: Path) -> None:

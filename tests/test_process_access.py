@@ -11,6 +11,7 @@ from subprocess import DEVNULL, PIPE
 
 import pytest
 
+from tests.tasks import HANG_TIMEOUT
 from trunkline import process_access
 from trunkline.process_access import UnknownPeer, find_ancestors, find_peer_ancestors
 
@@ -23,7 +24,9 @@ def run_hidden(program: str, **variables: str) -> str:
     """Run a program in a process of its own that hides itself first; return its output."""
     command = [sys.executable, "-c", f"import ctypes, os, subprocess\n{HIDE}{program}"]
     environ = {**os.environ, **variables}
-    return subprocess.check_output(command, text=True, timeout=30, env=environ).strip("\n\0")
+    return subprocess.check_output(command, text=True, timeout=HANG_TIMEOUT, env=environ).strip(
+        "\n\0"
+    )
 
 
 def test_only_kept_variables_stay_in_the_visible_environment() -> None:
@@ -44,7 +47,7 @@ def test_a_child_that_inherits_the_environment_gets_all_variables() -> None:
 
 def test_a_variable_without_a_name_or_value_is_no_problem() -> None:
     command = ["env", "-i", "=odd", "EMPTY=", sys.executable, "-c", HIDE + "print('ok')"]
-    assert subprocess.check_output(command, text=True, timeout=30) == "ok\n"
+    assert subprocess.check_output(command, text=True, timeout=HANG_TIMEOUT) == "ok\n"
 
 
 def test_a_hidden_process_can_still_examine_itself() -> None:
@@ -144,7 +147,7 @@ with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
 print(names[0], names[1] == PROCESS_NAME)
 """
     command = [sys.executable, "-c", program]
-    assert subprocess.check_output(command, text=True, timeout=30) == "cat True\n"
+    assert subprocess.check_output(command, text=True, timeout=HANG_TIMEOUT) == "cat True\n"
 
 
 ADOPT = """
@@ -172,5 +175,5 @@ print(find_children(os.getpid()))
 
 def test_orphans_are_adopted_reaped_and_killed_at_the_end() -> None:
     command = [sys.executable, "-c", ADOPT]
-    result = subprocess.run(command, stdout=PIPE, text=True, timeout=30, check=True)
+    result = subprocess.run(command, stdout=PIPE, text=True, timeout=HANG_TIMEOUT, check=True)
     assert result.stdout.split("\n") == ["1", "[]", ""]

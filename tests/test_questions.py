@@ -23,6 +23,7 @@ from tests.gateway.servers import (
 )
 from tests.gateway.stateless_callers import StatelessScriptedServer
 from tests.http_client import HttpReply, site
+from tests.tasks import hang_guard
 from trunkline.app.application import App
 from trunkline.app.build import AppLimits, ShutdownTimeouts
 from trunkline.backends.command import CommandSettings
@@ -249,7 +250,7 @@ async def test_the_end_leaves_no_process_of_any_conversation(tmp_path: Path) -> 
     app = App(Config(servers=(child,)), limits=limits)
     app.asgi()  # for anybody: the first conversation is for those who cannot be asked
     before = asyncio.all_tasks()
-    async with asyncio.timeout(20):
+    async with hang_guard():
         async with (
             app.running() as made,
             session_client(made, sampling={}) as one,

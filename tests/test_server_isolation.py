@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.cli.samples import child, config, fetch, hello
+from tests.tasks import hang_guard
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
@@ -43,7 +44,7 @@ async def gateway(
     )
     assert process.stderr is not None
     try:
-        async with asyncio.timeout(30):
+        async with hang_guard():
             while b"MCP at " not in (line := await process.stderr.readline()):
                 assert line, "the gateway ended"
         yield process, line.decode().split("MCP at ")[1].strip()
@@ -60,7 +61,7 @@ def spy(name: str, report: Path) -> str:
 
 async def read_report(pipe: Path) -> Any:
     """Return what a hostile server writes to a named pipe."""
-    async with asyncio.timeout(30):
+    async with hang_guard():
         return json.loads(await asyncio.to_thread(pipe.read_bytes))
 
 
@@ -104,7 +105,7 @@ async def test_a_reload_still_resolves_variables_of_the_gateway(tmp_path: Path) 
         config(tmp_path, HTTP, AUTH, child("small", "echo", more=key))
         process.send_signal(signal.SIGHUP)
         assert process.stderr is not None
-        async with asyncio.timeout(30):
+        async with hang_guard():
             while b"auth" not in await process.stderr.readline():
                 pass
         assert await status_with(url, token()) == 200
@@ -163,7 +164,7 @@ async def running(command: list[str], folder: Path) -> AsyncGenerator[None]:
         yield
     finally:
         process.send_signal(signal.SIGINT)
-        async with asyncio.timeout(30):
+        async with hang_guard():
             await process.wait()
 
 

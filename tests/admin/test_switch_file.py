@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tasks import hang_guard
 from trunkline import files
 from trunkline.admin.service import MAX_SWITCH_FILE_BYTES, SwitchFile
 from trunkline.routing.kill_switch import SWITCH_ALL, KillSwitch, SwitchKind
@@ -47,7 +48,7 @@ async def test_two_gateways_with_one_file_keep_each_others_changes(
     tmp_path: Path,
 ) -> None:
     some = [KillSwitch(SwitchKind.TOOL, f"t{number}") for number in range(8)]
-    async with asyncio.timeout(20):
+    async with hang_guard():
         await asyncio.gather(*(SwitchFile(tmp_path, CONFIG).save(each, True) for each in some))
     assert SwitchFile(tmp_path, CONFIG).load() == set(some)
 
@@ -132,7 +133,7 @@ async def test_cancelled_save_is_still_written(tmp_path: Path) -> None:
     await asyncio.sleep(0)
     saving.cancel()
     await asyncio.gather(saving, return_exceptions=True)
-    async with asyncio.timeout(10):
+    async with hang_guard():
         await file.aclose()
     assert file.load() == {ECHO}
     await file.aclose()

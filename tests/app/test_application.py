@@ -13,6 +13,7 @@ import pytest
 
 from tests.cli.samples import BROKEN, OPERATOR, child, config
 from tests.sources.registries import TREE, write
+from tests.tasks import hang_guard
 from trunkline import __version__
 from trunkline.app.application import DEFAULT_CONFIG, App
 from trunkline.app.build import AppLimits
@@ -62,14 +63,14 @@ async def ask(process: Process, *lines: bytes) -> Any:
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(b"".join(lines))
-    async with asyncio.timeout(20):
+    async with hang_guard():
         return json.loads(await process.stdout.readline())
 
 
 async def run_session(folder: Path, lines: bytes) -> tuple[int, list[Any]]:
     """Send lines over stdio and close stdin; return the exit code and all responses."""
     process = await start(folder, "--stdio")
-    async with asyncio.timeout(20):
+    async with hang_guard():
         out, err = await process.communicate(lines)
     assert err.startswith(f"trunkline {__version__}: MCP over stdio, 2 servers".encode())
     assert len(err.splitlines()) == 1, err
@@ -120,7 +121,7 @@ async def test_a_signal_stops_the_gateway_and_its_server_processes(
     pids = children(process.pid)
     assert pids
     process.send_signal(number)
-    async with asyncio.timeout(5):
+    async with hang_guard():
         assert await process.wait() == 0
     assert process.stderr is not None
     assert b"Traceback" not in await process.stderr.read()
@@ -133,7 +134,7 @@ def children(pid: int) -> list[int]:
 
 
 async def test_without_a_configuration_the_built_in_tools_are_served() -> None:
-    async with asyncio.timeout(5), App(DEFAULT_CONFIG).running() as gateway:
+    async with hang_guard(), App(DEFAULT_CONFIG).running() as gateway:
         await gateway.registry.wait_complete()
         assert [
             entry.public_name for entry in gateway.registry.catalog.entries(FeatureKind.TOOL)
@@ -153,7 +154,7 @@ async def test_an_invalid_sources_registry_fails_only_its_own_server(tmp_path: P
     (tmp_path / "bad.json").write_text("{")
     table = '[servers.books]\nbuiltin = "sources"\nregistry = "bad.json"\nmax_restarts = 0'
     app = build_app(table, OPERATOR, folder=tmp_path)
-    async with asyncio.timeout(5), app.running() as gateway:
+    async with hang_guard(), app.running() as gateway:
         await gateway.registry.wait_complete()
         books, me = gateway.registry.snapshots()
         assert (books.state, me.state) == (UpstreamState.FAILED, UpstreamState.READY)
@@ -166,7 +167,7 @@ async def test_a_sources_server_uses_its_configured_registry_and_weights(tmp_pat
     more = "threshold = 0.6\nfuzzy_weight = 0.5\nkeyword_weight = 0.5"
     table = f'[servers.books]\nbuiltin = "sources"\nregistry = "ten.json"\n{more}'
     app = build_app(table, folder=tmp_path)
-    async with asyncio.timeout(5), app.running() as gateway:
+    async with hang_guard(), app.running() as gateway:
         await gateway.registry.wait_complete()
         engine = gateway.open_engine()
         await engine.handle_json(HELLO.decode())
@@ -182,7 +183,7 @@ async def test_a_sources_server_uses_its_configured_registry_and_weights(tmp_pat
 
 async def test_servers_run_only_while_the_application_runs(tmp_path: Path) -> None:
     app = build_app(child("small", "echo"), folder=tmp_path)
-    async with asyncio.timeout(20), app.running() as gateway:
+    async with hang_guard(), app.running() as gateway:
         await gateway.registry.wait_complete()
         assert [
             entry.public_name for entry in gateway.registry.catalog.entries(FeatureKind.TOOL)
@@ -213,7 +214,7 @@ async def test_the_surface_setting_selects_the_listed_tools(
     app = build_app(
         gateway_table, '[servers.search]\nbuiltin = "search"', OPERATOR, folder=tmp_path
     )
-    async with asyncio.timeout(20), app.running() as gateway:
+    async with hang_guard(), app.running() as gateway:
         await gateway.registry.wait_complete()
         engine = gateway.open_engine()
         await engine.handle_json(HELLO.decode())
@@ -224,7 +225,7 @@ async def test_the_surface_setting_selects_the_listed_tools(
 async def test_a_server_that_fails_affects_no_other(tmp_path: Path) -> None:
     web = '[servers.web]\nurl = "http://127.0.0.1:1/mcp"'
     app = build_app(BROKEN, web, OPERATOR, folder=tmp_path)
-    async with asyncio.timeout(20), app.running() as gateway:
+    async with hang_guard(), app.running() as gateway:
         await gateway.registry.wait_complete()
         states = {each.name: each for each in gateway.registry.snapshots()}
     assert states["me"].state is UpstreamState.READY
@@ -240,7 +241,7 @@ async def test_a_disabled_server_has_no_upstream(tmp_path: Path) -> None:
 async def test_a_server_process_runs_in_the_folder_of_the_configuration(tmp_path: Path) -> None:
     where = '[servers.where]\ncommand = "sh"\nargs = ["-c", "pwd >&2"]'
     app = build_app(where, folder=tmp_path)
-    async with asyncio.timeout(20), app.running() as gateway:
+    async with hang_guard(), app.running() as gateway:
         await gateway.registry.wait_complete()
         assert app.servers.children["where"].stderr_tail() == (str(tmp_path.resolve()),)
 
@@ -289,7 +290,7 @@ async def test_a_server_that_refuses_initialize_is_used_with_the_stateless_proto
         f'args = ["{ECHO_SERVER}", "--stateless"]'
     )
     app = build_app(modern, folder=tmp_path)
-    async with asyncio.timeout(20), app.running() as gateway:
+    async with hang_guard(), app.running() as gateway:
         await gateway.registry.wait_complete()
         (snapshot,) = gateway.registry.snapshots()
         assert (snapshot.state, snapshot.revision) == (UpstreamState.READY, V2026_07_28)
@@ -334,7 +335,7 @@ def scripted_server(name: str, folder: Path, behaviour: str) -> str:
 
 async def versions(app: App) -> dict[str, str | None]:
     """Start all servers; return the protocol revision used with each."""
-    async with asyncio.timeout(20), app.running() as gateway:
+    async with hang_guard(), app.running() as gateway:
         await gateway.registry.wait_complete()
         snapshots = {each.name: each for each in gateway.registry.snapshots()}
     assert {each.error for each in snapshots.values()} == {None}
@@ -388,7 +389,7 @@ async def test_the_protocol_is_detected_again_after_a_server_program_changes(
 
     monkeypatch.setattr(breaker, "backoff_delay", no_delay)
     app = build_app(scripted_server("s", tmp_path, "plain"), folder=tmp_path)
-    async with asyncio.timeout(20), app.running() as gateway:
+    async with hang_guard(), app.running() as gateway:
         await gateway.registry.wait_complete()
         for behaviour, version in (("modern", "2026-07-28"), ("exits", "2025-11-25")):
             scripted_server("s", tmp_path, behaviour)

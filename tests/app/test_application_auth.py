@@ -29,7 +29,7 @@ from tests.gateway.servers import tool
 from tests.http.scripted_server import scripted_server
 from tests.http.test_asgi import Server
 from tests.identities import current_claims
-from tests.tasks import settle
+from tests.tasks import hang_guard, settle
 from tests.test_http_protocols import OURS
 from trunkline.app.application import DEFAULT_CONFIG, App
 from trunkline.backends.url import UrlSettings
@@ -55,7 +55,7 @@ def bearer(**claims: Any) -> dict[str, str]:
 async def test_with_auth_a_network_address_is_served_and_every_request_is_checked() -> None:
     application = app()
     everywhere = HttpSettings(listen="0.0.0.0:0")
-    async with asyncio.timeout(20), application.running(), application.listening(everywhere):
+    async with hang_guard(), application.running(), application.listening(everywhere):
         origin = application.origins[0].replace("0.0.0.0", "127.0.0.1")
         assert (await call_stateless(origin, "trunkline__status")).status == 401
         assert (await fetch(f"{origin}/mcp", hello(), bearer())).status == 200
@@ -72,7 +72,7 @@ async def test_rejected_requests_emit_events() -> None:
             events.append(event)
 
     application.gateway.pipeline.events.add_listener(record_rejection)
-    async with asyncio.timeout(20), application.running(), application.listening(HERE):
+    async with hang_guard(), application.running(), application.listening(HERE):
         await fetch(f"{application.origins[0]}/mcp", hello())
         await fetch(f"{application.origins[0]}/mcp", hello(), bearer(iss="https://evil.example"))
         await fetch(f"{application.origins[0]}/mcp", hello(), bearer())
@@ -133,7 +133,7 @@ async def test_an_endpoint_whose_authenticator_cannot_be_built_is_not_opened(
     bad.chmod(0o600)
     application = app(AuthSettings(api_keys=bad))
     mounted = application.asgi()
-    async with asyncio.timeout(20), application.running():
+    async with hang_guard(), application.running():
         with pytest.raises(ValueError, match="keys"):
             async with application.listening(HERE):
                 raise AssertionError
@@ -149,7 +149,7 @@ async def test_a_mounted_gateway_checks_tokens() -> None:
     application = app()
     mounted = application.asgi()
     credentials = (b"authorization", bearer()["authorization"].encode())
-    async with asyncio.timeout(20), application.running():
+    async with hang_guard(), application.running():
         refused = await post(mounted, hello())
         assert (refused.status, "resource_metadata" in refused.header["www-authenticate"]) == (
             *(401, True),
@@ -163,7 +163,7 @@ async def test_the_websocket_of_a_mounted_gateway_checks_tokens() -> None:
     application = app()
     mounted = application.asgi()
     credentials = (b"authorization", bearer()["authorization"].encode())
-    async with asyncio.timeout(20), application.running():
+    async with hang_guard(), application.running():
         for headers in ((), ((b"authorization", b"Bearer x"),), (credentials, credentials)):
             server = Server({"type": "websocket.connect"})
             await server.call(mounted, websocket("/ws", *headers))
@@ -266,7 +266,7 @@ async def test_no_token_is_sent_upstream_or_logged(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     web = kind(tools=[tool("t")])
-    async with asyncio.timeout(20), scripted_server(web.play) as server:
+    async with hang_guard(), scripted_server(web.play) as server:
         upstream_settings = ServerSettings(
             name="s", backend=UrlSettings(url=server.url, headers={"authorization": OURS.decode()})
         )

@@ -15,7 +15,7 @@ from websockets.frames import CloseCode
 from tests.cli.samples import Answer, fetch, hello
 from tests.http.scripted_server import CERTIFICATE, KEY
 from tests.http.test_asgi import Server, body, http
-from tests.tasks import settle
+from tests.tasks import hang_guard, settle
 from trunkline import __version__
 from trunkline.app.application import DEFAULT_CONFIG, App
 from trunkline.app.build import AppLimits, ShutdownTimeouts, build_tls_context
@@ -85,7 +85,7 @@ def add_blocking_tool(app: App, gate: asyncio.Event) -> asyncio.Event:
 @pytest.mark.parametrize("calls", [call_stateless, call_in_session])
 async def test_session_and_stateless_clients_call_tools_over_http(calls: Any) -> None:
     app = App(DEFAULT_CONFIG)
-    async with asyncio.timeout(20), app.running():
+    async with hang_guard(), app.running():
         async with app.listening(HERE):
             (origin,) = app.origins
             answer = await calls(origin, "trunkline__status")
@@ -98,7 +98,7 @@ async def test_session_and_stateless_clients_call_tools_over_http(calls: Any) ->
 async def test_a_call_in_flight_is_finished_before_shutdown(calls: Any) -> None:
     app, gate = App(DEFAULT_CONFIG), asyncio.Event()
     called = add_blocking_tool(app, gate)
-    async with asyncio.timeout(20):
+    async with hang_guard():
         context = app.listening(HERE)
         await context.__aenter__()
         (origin,) = app.origins
@@ -121,7 +121,7 @@ async def test_a_call_in_flight_is_finished_before_shutdown(calls: Any) -> None:
 async def test_a_call_that_does_not_end_is_cancelled_at_the_drain_timeout() -> None:
     app = App(DEFAULT_CONFIG, limits=AppLimits(shutdown=ShutdownTimeouts(drain=0.05)))
     called = add_blocking_tool(app, asyncio.Event())
-    async with asyncio.timeout(20):
+    async with hang_guard():
         async with app.listening(HERE):
             calling = asyncio.create_task(call_in_session(app.origins[0], "gated__pass"))
             await called.wait()
@@ -135,7 +135,7 @@ async def test_a_websocket_with_an_endless_call_is_closed_with_going_away() -> N
     shutdown = ShutdownTimeouts(drain=0.05, final_read=0.4)
     app = App(DEFAULT_CONFIG, limits=AppLimits(gateway, shutdown))
     called = add_blocking_tool(app, asyncio.Event())
-    async with asyncio.timeout(20):
+    async with hang_guard():
         async with app.listening(HERE):
             client = await connect(app.origins[0].replace("http", "ws") + "/ws")
             message = stateless_request("tools/call", name="gated__pass", arguments={})
@@ -177,7 +177,7 @@ async def test_a_suspended_call_does_not_delay_shutdown() -> None:
     )
     app = App(msgspec.structs.replace(DEFAULT_CONFIG, servers=(child,)), limits=limits)
     ended: list[str] = []
-    async with asyncio.timeout(20):
+    async with hang_guard():
         async with app.listening(HERE):
             app.gateway.pipeline.events.add_listener(
                 lambda event: ended.append(event.status) if isinstance(event, CallSummary) else None
@@ -215,7 +215,7 @@ class Stream:
 
 async def test_open_streams_do_not_delay_shutdown_and_end_cleanly() -> None:
     app = App(DEFAULT_CONFIG)
-    async with asyncio.timeout(20):
+    async with hang_guard():
         async with app.listening(HERE):
             (origin,) = app.origins
             session = (await open_session(origin))["mcp-session-id"]
@@ -235,7 +235,7 @@ async def test_open_streams_do_not_delay_shutdown_and_end_cleanly() -> None:
 
 async def test_a_port_in_use_is_an_error_and_leaves_no_listener() -> None:
     first, second = App(DEFAULT_CONFIG), App(DEFAULT_CONFIG)
-    async with asyncio.timeout(20), first.running(), second.running(), first.listening(HERE):
+    async with hang_guard(), first.running(), second.running(), first.listening(HERE):
         place = first.origins[0].removeprefix("http://")
         with pytest.raises(OSError, match=f"^{place}: address already in use$"):
             async with second.listening(HttpSettings(listen=place)):
@@ -245,7 +245,7 @@ async def test_a_port_in_use_is_an_error_and_leaves_no_listener() -> None:
 
 async def test_without_a_listener_no_server_is_started_and_no_state_written(tmp_path: Path) -> None:
     first, second = App(DEFAULT_CONFIG), App(DEFAULT_CONFIG, tmp_path)
-    async with asyncio.timeout(20), first.running(), first.listening(HERE):
+    async with hang_guard(), first.running(), first.listening(HERE):
         place = first.origins[0].removeprefix("http://")
         with pytest.raises(OSError, match="address already in use"):
             async with second.listening(HttpSettings(listen=place)):
@@ -277,7 +277,7 @@ async def test_with_a_certificate_the_gateway_serves_https(tmp_path: Path) -> No
     http = write_certificate(tmp_path)
     tls = ssl.create_default_context(cafile=http.tls_cert)
     app = App(DEFAULT_CONFIG)
-    async with asyncio.timeout(20), app.running(), app.listening(http):
+    async with hang_guard(), app.running(), app.listening(http):
         (origin,) = app.origins
         assert origin.startswith("https://127.0.0.1:")
         assert (await fetch(f"{origin}/healthz", tls=tls)).status == 200
@@ -341,7 +341,7 @@ async def post(app: AsgiApp, message: Any, *headers: tuple[bytes, bytes], **scop
 async def test_a_mounted_gateway_serves_sessions() -> None:
     gateway = App(DEFAULT_CONFIG)
     app = gateway.asgi()
-    async with asyncio.timeout(20), gateway.running():
+    async with hang_guard(), gateway.running():
         response = await post(app, hello(), **MOUNTED)
         assert response.result["serverInfo"]["name"] == "trunkline"
         assert gateway.http_sessions == 1
@@ -361,7 +361,7 @@ async def test_a_mounted_gateway_checks_hosts_and_origins() -> None:
     gateway = App(config)
     app = gateway.asgi()
     origin = (b"origin", b"https://evil.example")
-    async with asyncio.timeout(20), gateway.running():
+    async with hang_guard(), gateway.running():
         assert (await post(app, hello(), origin)).status == 403
         foreign = Server(body(json.dumps(hello()).encode()))
         await foreign.call(app, http([(b"host", b"evil.example")]))
@@ -385,7 +385,7 @@ async def test_a_mounted_gateway_without_auth_refuses_clients_on_other_machines(
 ) -> None:
     gateway = App(DEFAULT_CONFIG)
     app = gateway.asgi()
-    async with asyncio.timeout(20), gateway.running():
+    async with hang_guard(), gateway.running():
         refused = await post(app, hello(), client=client)
         assert refused.status == 403
         message = json.loads(refused.body)["error"]["message"]
@@ -402,14 +402,14 @@ async def test_a_setting_lets_a_mounted_gateway_serve_other_machines(client: Any
     http = HttpSettings(allow_remote_without_auth=True)
     gateway = App(msgspec.structs.replace(DEFAULT_CONFIG, http=http))
     app = gateway.asgi()
-    async with asyncio.timeout(20), gateway.running():
+    async with hang_guard(), gateway.running():
         assert (await post(app, hello(), client=client)).status == 200
 
 
 async def test_a_mounted_gateway_serves_a_websocket_until_it_disconnects() -> None:
     gateway = App(DEFAULT_CONFIG)
     app = gateway.asgi()
-    async with asyncio.timeout(20), gateway.running():
+    async with hang_guard(), gateway.running():
         server = Server({"type": "websocket.connect"})
         serving = server.start(app, websocket())
         server.give({"type": "websocket.receive", "text": json.dumps(hello())})
@@ -426,7 +426,7 @@ async def test_a_mounted_gateway_serves_a_websocket_until_it_disconnects() -> No
 async def test_the_asgi_lifespan_starts_and_stops_the_gateway() -> None:
     gateway = App(DEFAULT_CONFIG)
     server = Server({"type": "lifespan.startup"})
-    async with asyncio.timeout(20):
+    async with hang_guard():
         living = server.start(gateway.asgi(), {"type": "lifespan"})
         await gateway.gateway.registry.wait_complete()
         server.give({"type": "lifespan.shutdown"})
@@ -441,7 +441,7 @@ async def test_the_asgi_lifespan_starts_and_stops_the_gateway() -> None:
 async def test_without_an_asgi_lifespan_the_first_request_starts_the_gateway() -> None:
     gateway = App(DEFAULT_CONFIG)
     app = gateway.asgi()
-    async with asyncio.timeout(20):
+    async with hang_guard():
         assert (await post(app, hello())).status == 200
         await gateway.gateway.registry.wait_complete()
         await gateway.aclose()
@@ -481,7 +481,7 @@ async def test_client_capabilities_are_announced_in_the_primary_session_if_it_is
     )
     app = App(msgspec.structs.replace(DEFAULT_CONFIG, servers=(child,)))
     app.asgi()
-    async with asyncio.timeout(20), app.running() as gateway:
+    async with hang_guard(), app.running() as gateway:
         await gateway.registry.wait_complete()
         assert [
             entry.public_name for entry in gateway.registry.catalog.entries(FeatureKind.TOOL)
@@ -491,7 +491,7 @@ async def test_client_capabilities_are_announced_in_the_primary_session_if_it_is
 async def test_a_mounted_gateway_limits_the_request_body() -> None:
     config = msgspec.structs.replace(DEFAULT_CONFIG, http=HttpSettings(max_body=1024))
     gateway = App(config)
-    async with asyncio.timeout(20), gateway.running():
+    async with hang_guard(), gateway.running():
         server = Server(body(b"x" * 2000), {"type": "http.disconnect"})
         await server.call(gateway.asgi(), http(LOCAL))
         assert server.got[0]["status"] == 413

@@ -18,6 +18,7 @@ from tests.cli.samples import BROKEN, OPERATOR, child, config, fetch, hello
 from tests.http.scripted_server import CERTIFICATE, KEY
 from tests.http.test_asgi import Server, body, http
 from tests.http.test_listener import another_certificate
+from tests.tasks import hang_guard
 from trunkline.app.application import App, AuthReloader
 from trunkline.app.reload import ConfigReloader, ReloadResult, ReloadTimings
 from trunkline.config import Config, HttpSettings, load_config
@@ -73,7 +74,7 @@ async def running_over_http(
     harness: AppHarness, http: HttpSettings | None = None
 ) -> AsyncGenerator[str]:
     http = http or harness.app.config.http
-    async with asyncio.timeout(40), harness.app.running(), harness.app.listening(http):
+    async with hang_guard(), harness.app.running(), harness.app.listening(http):
         await harness.app.gateway.registry.wait_complete()
         yield harness.app.origins[0]
 
@@ -248,7 +249,7 @@ async def test_a_reload_reaches_a_mounted_gateway(tmp_path: Path) -> None:
         await server.call(asgi, scope)
         return server.got[0]["status"]
 
-    async with asyncio.timeout(20), harness.app.running():
+    async with hang_guard(), harness.app.running():
         assert [await status("/mcp", 2000), await status("/here")] == [415, 404]
         await harness.reload("[http]\nmax_body = 1024\npath = '/here'", OPERATOR)
         assert [await status("/here", 2000), await status("/here")] == [413, 415]
@@ -257,7 +258,7 @@ async def test_a_reload_reaches_a_mounted_gateway(tmp_path: Path) -> None:
 async def test_a_reload_applies_a_new_surface_and_notifies_clients(tmp_path: Path) -> None:
     harness = AppHarness(tmp_path, OPERATOR)
     announced_kinds: list[tuple[FeatureKind, ...]] = []
-    async with asyncio.timeout(20), harness.app.running() as gateway:
+    async with hang_guard(), harness.app.running() as gateway:
         await gateway.registry.wait_complete()
         gateway.registry.add_listener(announced_kinds.append)
         await harness.reload(
@@ -289,7 +290,7 @@ async def test_a_reload_keeps_the_detected_protocol_of_unchanged_servers(tmp_pat
 async def test_a_reload_restarts_a_sources_server_with_its_new_registry(tmp_path: Path) -> None:
     sources = "[servers.s]\nbuiltin = 'sources'\n"
     harness = AppHarness(tmp_path, sources)
-    async with asyncio.timeout(20), harness.app.running() as gateway:
+    async with hang_guard(), harness.app.running() as gateway:
         await gateway.registry.wait_complete()
         outcome = await harness.reload(sources + "registry = 'nowhere.json'")
         assert outcome.changed == ("servers.s: restarted (registry)",)
@@ -432,7 +433,7 @@ async def test_a_reload_of_the_surface_keeps_the_kill_switches(tmp_path: Path) -
 @pytest.mark.holds("M12", "M13")
 async def test_a_reload_of_the_limits_keeps_the_used_quota(tmp_path: Path) -> None:
     harness = AppHarness(tmp_path, "[limits]\ndefault_rpm = 2\n", OPERATOR)
-    async with asyncio.timeout(20), harness.app.running() as gateway:
+    async with hang_guard(), harness.app.running() as gateway:
         await gateway.registry.wait_complete()
         engine = gateway.open_engine()
         await engine.handle_json(json.dumps(hello()))
@@ -458,7 +459,7 @@ async def test_a_reload_of_the_limits_keeps_the_used_quota(tmp_path: Path) -> No
 
 async def test_a_reload_applies_new_policy_rules_to_lists(tmp_path: Path) -> None:
     harness = AppHarness(tmp_path, OPERATOR)
-    async with asyncio.timeout(20), harness.app.running() as gateway:
+    async with hang_guard(), harness.app.running() as gateway:
         await gateway.registry.wait_complete()
         user = Caller(LOCAL_PRINCIPAL, V2025_11_25, {}, Raw(b"{}"))
 
@@ -493,7 +494,7 @@ async def test_a_comment_above_a_rule_changes_its_line_and_nothing_else(tmp_path
 
 async def test_a_reload_applies_audit_options_but_postpones_the_audit_url(tmp_path: Path) -> None:
     harness = AppHarness(tmp_path, "[audit]\nurl = 'sqlite:///a.db'\n", OPERATOR)
-    async with asyncio.timeout(20), harness.app.running():
+    async with hang_guard(), harness.app.running():
         assert harness.app.audit_log is not None
         outcome = await harness.reload("[audit]\nurl = 'sqlite:///b.db'\nqueue = 777\n", OPERATOR)
         assert harness.app.audit_log.status().queue_limit == 777
@@ -506,7 +507,7 @@ async def test_a_new_operator_server_receives_events_and_is_exempt_from_pause(
 ) -> None:
     harness = AppHarness(tmp_path, "[gateway]\nname = 'a'")
     caller = Caller(LOCAL_PRINCIPAL, V2025_11_25, {}, Raw(b"{}"))
-    async with asyncio.timeout(20), harness.app.running():
+    async with hang_guard(), harness.app.running():
         assert harness.app.admin.logs().lines == ()
         await harness.reload(OPERATOR)
         await harness.wait_for_tool("me__status")

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from tests.cli.samples import BROKEN, OPERATOR, child, config, fetch, hello
+from tests.tasks import HANG_TIMEOUT, hang_guard
 from trunkline import __version__
 from trunkline.app import control
 from trunkline.app.application import DEFAULT_CONFIG, App
@@ -55,12 +56,12 @@ async def find_all(*folders: Path, limits: ControlLimits | None = None) -> list[
 def dead_pid() -> int:
     """Return the pid of a process that has ended."""
     with subprocess.Popen(["true"]) as process:
-        process.wait(20)
+        process.wait(HANG_TIMEOUT)
     return process.pid
 
 
 async def test_a_gateway_is_found_only_while_its_control_socket_is_open(folder: Path) -> None:
-    async with asyncio.timeout(10):
+    async with hang_guard():
         assert await find_all(folder) == []
         async with serve_control(COMMANDS, folder) as path:
             assert path == folder / f"{os.getpid()}.sock"
@@ -112,7 +113,7 @@ def test_the_first_existing_folder_is_used_and_all_are_searched(tmp_path: Path) 
 async def test_a_gateway_in_the_fallback_folder_is_found(folder: Path, tmp_path: Path) -> None:
     (fallback,) = control.socket_folders({}, folder.parent)
     folders = control.socket_folders({"XDG_RUNTIME_DIR": str(tmp_path)}, folder.parent)
-    async with asyncio.timeout(10), serve_control(COMMANDS, fallback):
+    async with hang_guard(), serve_control(COMMANDS, fallback):
         seen = await find_all(*folders)
     assert seen == [RunningGateway(os.getpid(), status())]
 
@@ -186,7 +187,7 @@ async def test_sockets_of_ended_gateways_are_removed(folder: Path) -> None:
     absurd = leave_socket(folder, 10**12)
     unrelated = folder / "notes.txt"
     unrelated.touch()
-    async with asyncio.timeout(10):
+    async with hang_guard():
         assert await find_all(folder) == []
     assert not dead.exists()
     assert not recycled.exists()
@@ -197,7 +198,7 @@ async def test_sockets_of_ended_gateways_are_removed(folder: Path) -> None:
 async def test_a_starting_gateway_removes_sockets_of_ended_gateways(folder: Path) -> None:
     dead = leave_socket(folder, dead_pid())
     leave_socket(folder, os.getpid())
-    async with asyncio.timeout(10), serve_control(COMMANDS, folder):
+    async with hang_guard(), serve_control(COMMANDS, folder):
         assert not dead.exists()
         assert await find_all(folder) == [RunningGateway(os.getpid(), status())]
 
@@ -210,7 +211,7 @@ async def test_a_gateway_that_does_not_answer_is_found_without_a_status(folder: 
         unresponsive.bind(str(path))
         path.chmod(0o600)
         unresponsive.listen()
-        async with asyncio.timeout(10):
+        async with hang_guard():
             assert await find_all(folder, limits=limits) == [RunningGateway(os.getpid(), None)]
 
 
@@ -222,7 +223,7 @@ async def test_a_file_that_is_no_socket_is_not_contacted(folder: Path) -> None:
 
 
 async def test_an_open_control_connection_does_not_delay_shutdown(folder: Path) -> None:
-    async with asyncio.timeout(10):
+    async with hang_guard():
         async with serve_control(COMMANDS, folder) as path:
             reader, writer = await asyncio.open_unix_connection(str(path))
             writer.write(b'garbage\n{"jsonrpc":"2.0","id":1,"method":"change"}\n')
@@ -241,7 +242,7 @@ async def test_only_registered_commands_are_executed(folder: Path) -> None:
             raise RpcError(1, "the file is bad")
         return {"done": why}
 
-    async with asyncio.timeout(10), serve_control({**COMMANDS, "reload": reload}, folder) as path:
+    async with hang_guard(), serve_control({**COMMANDS, "reload": reload}, folder) as path:
         assert from_raw(await control.send_command(path, "reload", {"why": "now"})) == {
             "done": "now"
         }
@@ -256,7 +257,7 @@ async def test_only_registered_commands_are_executed(folder: Path) -> None:
 
 
 async def test_the_size_of_a_control_request_is_limited(folder: Path) -> None:
-    async with asyncio.timeout(10), serve_control(COMMANDS, folder) as path:
+    async with hang_guard(), serve_control(COMMANDS, folder) as path:
         reader, writer = await asyncio.open_unix_connection(str(path))
         writer.write(b'{"a":"' + b"x" * control.MAX_REQUEST_BYTES + b'"}\n')
         assert b"-32700" in await reader.readline()
@@ -266,7 +267,7 @@ async def test_the_size_of_a_control_request_is_limited(folder: Path) -> None:
 
 async def test_control_connections_above_the_limit_are_closed(folder: Path) -> None:
     limits = ControlLimits(max_connections=1)
-    async with asyncio.timeout(10), serve_control(COMMANDS, folder, limits=limits) as path:
+    async with hang_guard(), serve_control(COMMANDS, folder, limits=limits) as path:
         reader, writer = await asyncio.open_unix_connection(str(path))
         writer.write(b"garbage\n")
         assert b"-32700" in await reader.readline()
@@ -282,7 +283,7 @@ async def test_a_command_without_a_response_times_out(folder: Path) -> None:
     async def wait() -> None:
         await asyncio.Event().wait()
 
-    async with asyncio.timeout(10), serve_control({"wait": wait}, folder) as path:
+    async with hang_guard(), serve_control({"wait": wait}, folder) as path:
         with pytest.raises(TimeoutError):
             await control.send_command(path, "wait", timeout=0.01)
 
@@ -296,7 +297,7 @@ async def test_the_status_lists_the_servers_without_their_secrets(
     read_status = control.status_reader(app)
     idle = read_status()
     assert [server.state for server in idle.servers] == ["idle"] * 3
-    async with asyncio.timeout(20), app.running() as gateway:
+    async with hang_guard(), app.running() as gateway:
         await gateway.registry.wait_complete()
         found = read_status()
         small, broken, me = found.servers
@@ -320,7 +321,7 @@ async def test_the_status_has_the_http_address_and_the_number_of_sessions() -> N
     app = App(loaded)
     read_status = control.status_reader(app)
     assert (read_status().http, read_status().http_sessions) == ((), 0)
-    async with asyncio.timeout(20), app.running(), app.listening(http):
+    async with hang_guard(), app.running(), app.listening(http):
         (url,) = read_status().http
         assert url.endswith("/here")
         await fetch(url, hello())

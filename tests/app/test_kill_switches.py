@@ -1,11 +1,11 @@
 """Building the kill switches from the configuration and the state folder."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
 
 from tests.cli.samples import OPERATOR, child, config
+from tests.tasks import hang_guard
 from trunkline.admin.service import SwitchFile
 from trunkline.app.application import DEFAULT_CONFIG, App
 from trunkline.app.build import (
@@ -50,7 +50,7 @@ async def test_a_switch_set_at_run_time_survives_a_restart(tmp_path: Path) -> No
     loaded = load_config(Path(config(tmp_path, child("small"), OPERATOR)), {})
     state = tmp_path / "state"
     first = App(loaded, state)
-    async with asyncio.timeout(20):
+    async with hang_guard():
         result = await first.switches.kill(ECHO)
         assert not any("remember" in note for note in result.notes)
         await first.aclose()

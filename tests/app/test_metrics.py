@@ -1,6 +1,5 @@
 """Scraping the metrics of a gateway at the configured address."""
 
-import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -11,6 +10,7 @@ import pytest
 
 from tests.app.test_application_http import HERE, call_in_session
 from tests.cli.samples import fetch
+from tests.tasks import hang_guard
 from tests.telemetry.test_exposition import parsed, parsed_openmetrics
 from trunkline import __version__
 from trunkline.app import exporters as module
@@ -40,7 +40,7 @@ def app_with(state: Path | None = None, **metrics: Any) -> App:
 @asynccontextmanager
 async def serving(app: App) -> AsyncGenerator[str]:
     """Serve over HTTP with telemetry; yield the origin."""
-    async with asyncio.timeout(20), app.telemetry.running(stdio=False):
+    async with hang_guard(), app.telemetry.running(stdio=False):
         async with app.listening(HERE):
             await app.gateway.registry.wait_complete()
             yield app.origins[0]
@@ -146,7 +146,7 @@ async def test_the_metrics_address_reports_not_ready_during_shutdown(
     metrics_urls: list[str],
 ) -> None:
     app = app_with(listen="127.0.0.1:0")
-    async with asyncio.timeout(20), app.telemetry.running(stdio=False):
+    async with hang_guard(), app.telemetry.running(stdio=False):
         async with app.listening(HERE):
             await app.gateway.registry.wait_complete()
             (metrics_url,) = metrics_urls

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.tasks import HANG_TIMEOUT, hang_guard
 from trunkline.app import reload
 from trunkline.app.reload import Apply, ConfigChange, ConfigReloader, ReloadResult, ReloadTimings
 from trunkline.config import Config, ConfigError, ConfigErrors, load_config
@@ -66,7 +67,7 @@ class ReloadHarness:
         self.result_arrived.set()
 
     async def next(self) -> ReloadResult:
-        async with asyncio.timeout(10):
+        async with hang_guard():
             await self.result_arrived.wait()
         self.result_arrived.clear()
         return self.results[-1]
@@ -139,7 +140,7 @@ async def test_an_invalid_file_changes_nothing_and_reports_the_reason(
 ) -> None:
     before = harness.reloader.config
     BREAK_FILE[kind](harness.file)
-    async with asyncio.timeout(10):
+    async with hang_guard():
         outcome = await harness.reloader.reload()
     assert outcome.problem is not None
     assert outcome.problem.startswith(f"{harness.file}")
@@ -254,7 +255,7 @@ async def test_a_reload_waits_for_the_previous_one(harness: ReloadHarness) -> No
     harness.write(NAMED.format("third"))
     second_reload = asyncio.create_task(harness.reloader.reload())
     gate.set()
-    async with asyncio.timeout(10):
+    async with hang_guard():
         assert (await first_reload).changed == (await second_reload).changed == ("gateway.name",)
     assert harness.first.applied == ["second", "third"]
 
@@ -266,12 +267,12 @@ async def test_the_event_loop_runs_while_a_file_is_read(
 
     def load_when_released(*arguments: Any) -> Config:
         reading.set()
-        assert gate.wait(10)
+        assert gate.wait(HANG_TIMEOUT)
         return load_config(*arguments)
 
     monkeypatch.setattr(reload, "load_config", load_when_released)
     task = asyncio.create_task(harness.reloader.reload())
-    async with asyncio.timeout(10):
+    async with hang_guard():
         while not reading.is_set():
             await asyncio.sleep(0)
         assert not task.done()

@@ -1,6 +1,5 @@
 """Configured secrets are masked wherever the gateway shows text of servers."""
 
-import asyncio
 import base64
 import json
 import os
@@ -13,6 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.tasks import hang_guard
 from trunkline.app.application import App
 from trunkline.app.control import server_statuses
 from trunkline.app.telemetry import ConfiguredSecrets, open_log
@@ -122,7 +122,7 @@ async def leaking_app(folder: Path, *more: str) -> AsyncGenerator[App]:
     args = json.dumps(["-c", LEAKING, "${TOKEN}", *more])
     text = f"[servers.a]\ncommand = {json.dumps(sys.executable)}\nargs = {args}\nmax_restarts = 0\n"
     app = App(load(folder, f"{text}protocol = 'session'\n"))
-    async with asyncio.timeout(30), app.running() as gateway:
+    async with hang_guard(), app.running() as gateway:
         await gateway.registry.wait_complete()
         yield app
 

@@ -11,6 +11,7 @@ import pytest
 from tests.app.test_application_http import HERE, stateless_request
 from tests.app.test_traces import make_span, running_collector
 from tests.cli.samples import fetch
+from tests.tasks import hang_guard
 from trunkline.app import telemetry as logs
 from trunkline.app.application import DEFAULT_CONFIG, App
 from trunkline.app.build import AppLimits
@@ -64,7 +65,7 @@ async def test_an_unknown_call_and_an_incident_are_logged_without_secrets(stderr
     message = stateless_request("tools/call", name="none__such", arguments={"key": "s3cret"})
     headers = {"mcp-method": "tools/call", "mcp-name": "none__such"}
     headers["mcp-protocol-version"] = "2026-07-28"
-    async with asyncio.timeout(20), app.telemetry.running(stdio=False):
+    async with hang_guard(), app.telemetry.running(stdio=False):
         async with app.listening(HERE):
             await fetch(f"{app.origins[0]}/mcp", message, headers)
             app.report(Incident("abc", "tools/call", KeyError("s3cret")))

@@ -9,6 +9,7 @@ import pytest
 from msgspec import structs
 
 from tests.app.test_application_http import HERE, call_in_session, call_stateless
+from tests.tasks import hang_guard
 from tests.telemetry.test_otlp import attributes, read
 from trunkline import __version__
 from trunkline.app.application import DEFAULT_CONFIG, App
@@ -56,7 +57,7 @@ class Collector:
 async def running_collector() -> AsyncGenerator[Collector]:
     collector = Collector()
     listener = HttpListener(collector.take)
-    async with asyncio.timeout(20):
+    async with hang_guard():
         await listener.listen("127.0.0.1", 0)
         ((host, port),) = listener.addresses
         collector.url = f"http://{host}:{port}"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.audit.samples import make_call, make_encoder
+from tests.tasks import HANG_TIMEOUT
 from trunkline.audit.call_batch import CallBatchEncoder
 from trunkline.audit.records import AuditEntry, QueuedItem
 from trunkline.audit.writer import FLUSH_THRESHOLD, INLINE_MAX_BYTES, MAX_TAKEN_ROWS, EventQueue
@@ -158,7 +159,7 @@ def test_no_item_is_lost_between_two_threads() -> None:
 
     def take() -> None:
         while sum(taken) < 20_000:
-            queue.wait(5.0)
+            queue.wait(HANG_TIMEOUT)
             some = queue.take(100)
             taken.append(sum(each.records if isinstance(each, AuditEntry) else 1 for each in some))
 
@@ -168,5 +169,5 @@ def test_no_item_is_lost_between_two_threads() -> None:
         queue.put(make_call(), float(number))
     for _ in range(100):
         queue.put_calls([make_call()] * 100, ENCODE)
-    thread.join(30)
+    thread.join(HANG_TIMEOUT)
     assert sum(taken) == 20_000

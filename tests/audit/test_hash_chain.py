@@ -22,6 +22,7 @@ from tests.audit.samples import (
     verify_chain,
     write_chain,
 )
+from tests.tasks import HANG_TIMEOUT
 from trunkline.audit.hash_chain import Retention, TipFile
 from trunkline.audit.store import ChainTip, StoreError
 from trunkline.jsonrpc import from_raw
@@ -52,7 +53,7 @@ def test_many_processes_write_one_chain(tmp_path: Path) -> None:
     for writer in writers:
         writer.start()
     for writer in writers:
-        writer.join(60)
+        writer.join(HANG_TIMEOUT)
         assert writer.exitcode == 0
     found = verify_chain(tmp_path)
     assert found.ok, found.findings

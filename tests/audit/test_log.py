@@ -15,6 +15,7 @@ import pytest
 
 from tests.audit.samples import make_call, make_chain, stored_rows, verify_chain
 from tests.gateway.servers import HeldAnswer, SessionClient, make_gateway, one_tool, refuse, running
+from tests.tasks import HANG_TIMEOUT, hang_guard
 from trunkline.audit.call_batch import records_in
 from trunkline.audit.hash_chain import HashChain, Retention, TipFile
 from trunkline.audit.log import AuditLog, AuditOptions, writer_label
@@ -107,7 +108,7 @@ async def test_an_audit_log_that_is_too_large_is_reported_once(tmp_path: Path) -
             reported.set()
 
     made.pipeline.events.add_listener(take)
-    async with asyncio.timeout(10), recorded(made, log) as user:
+    async with hang_guard(), recorded(made, log) as user:
         await user.call("fs__echo")
         await reported.wait()
         assert log.status().excess_bytes == events[0].excess_bytes > 0
@@ -286,7 +287,7 @@ def test_gateway_killed_under_load_leaves_an_intact_log(tmp_path: Path) -> None:
             answered += sum(1 for _, _ in zip(range(100), answers, strict=False))
         send(process, *({**call, "id": n} for n in range(1, 101)))
         process.kill()
-        process.wait(20)
+        process.wait(HANG_TIMEOUT)
         guard.cancel()
     assert verify_chain(tmp_path).ok, verify_chain(tmp_path).findings
     assert 200 <= len(_calls_so_far(tmp_path)) <= answered + 100

@@ -22,6 +22,7 @@ from tests.audit.samples import (
     verify_chain,
     write_chain,
 )
+from tests.tasks import HANG_TIMEOUT
 from trunkline.audit.sqlite import APPLICATION_ID, SqliteStore
 from trunkline.audit.store import (
     ROW_OVERHEAD_BYTES,
@@ -123,7 +124,11 @@ def test_unwritable_file_is_reported(tmp_path: Path) -> None:
     )
     file = tmp_path / "good" / "audit.db"
     finished = subprocess.run(
-        [sys.executable, "-c", script, file], capture_output=True, text=True, timeout=30, check=True
+        [sys.executable, "-c", script, file],
+        capture_output=True,
+        text=True,
+        timeout=HANG_TIMEOUT,
+        check=True,
     )
     assert "attempt to write a readonly database" in finished.stdout
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tasks import HANG_TIMEOUT
 from trunkline.audit import store as process
 from trunkline.audit.store import (
     HASH_BYTES,
@@ -85,7 +86,7 @@ def test_any_change_changes_all_following_hashes(bodies: list[bytes], data: st.D
 def test_own_process_runs_and_an_ended_one_does_not() -> None:
     assert is_running(os.getpid(), process_start(os.getpid()))
     with subprocess.Popen(["true"]) as child:
-        child.wait(20)
+        child.wait(HANG_TIMEOUT)
     assert not is_running(child.pid, process_start(child.pid))
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.auth.issuer import AUDIENCE, ISSUER, NOW, SECRET, Clock, key_server, public, token
 from tests.endpoints.exchanges import make_request, with_head
-from tests.tasks import settle, tidy
+from tests.tasks import hang_guard, settle, tidy
 from trunkline.auth.api_keys import ApiKeyFile, add_key, revoke_key
 from trunkline.auth.authenticator import (
     WELL_KNOWN_PATH,
@@ -614,7 +614,7 @@ async def test_a_poll_failure_is_logged_once_until_it_changes(
                 raise RuntimeError(word)
 
     setup = AuthenticatorSetup(source=Fickle(secret_key(SECRET)))
-    async with asyncio.timeout(5), polling(setup):
+    async with hang_guard(), polling(setup):
         await done.wait()
     logged = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
     assert logged == ["a", "b", "b"]

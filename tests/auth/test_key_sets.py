@@ -11,6 +11,7 @@ import pytest
 from joserfc.jwk import ECKey, OctKey, RSAKey
 
 from tests.auth.issuer import Clock, key_of, key_server, key_set, public
+from tests.tasks import hang_guard
 from trunkline.auth.key_sets import (
     MAX_KEY_AGE,
     MAX_KEY_SET_BYTES,
@@ -173,7 +174,7 @@ async def test_a_file_that_others_may_write_to_is_not_read(
 
 
 async def test_concurrent_requests_share_one_fetch() -> None:
-    async with asyncio.timeout(20), key_server(public("ES256", "a")) as server:
+    async with hang_guard(), key_server(public("ES256", "a")) as server:
         source = RemoteKeySet(server.url)
         assert source.candidate_keys(A) is None
         server.open.clear()
@@ -189,7 +190,7 @@ async def test_concurrent_requests_share_one_fetch() -> None:
 
 async def test_an_unknown_key_causes_one_fetch_per_interval() -> None:
     clock = Clock()
-    async with asyncio.timeout(20), key_server(public("ES256", "a")) as server:
+    async with hang_guard(), key_server(public("ES256", "a")) as server:
         source = RemoteKeySet(server.url, clock=clock)
         await source.fetch_now()
         server.body = key_set(public("ES256", "b"))
@@ -207,7 +208,7 @@ async def test_an_unknown_key_causes_one_fetch_per_interval() -> None:
 
 async def test_keys_are_fetched_again_after_the_refresh_time() -> None:
     clock = Clock()
-    async with asyncio.timeout(20), key_server(public("ES256", "a")) as server:
+    async with hang_guard(), key_server(public("ES256", "a")) as server:
         source = RemoteKeySet(server.url, refresh=60.0, clock=clock)
         await source.poll()
         clock.now += 59
@@ -233,7 +234,7 @@ async def test_the_last_valid_keys_are_kept_when_the_issuer_fails(
     failure: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = Clock()
-    async with asyncio.timeout(20), key_server(public("ES256", "a")) as server:
+    async with hang_guard(), key_server(public("ES256", "a")) as server:
         source = RemoteKeySet(server.url, refresh=60.0, clock=clock)
         await source.fetch_now()
         good = server.body
@@ -253,7 +254,7 @@ async def test_the_last_valid_keys_are_kept_when_the_issuer_fails(
 
 async def test_keys_expire_after_the_maximum_age(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
-    async with asyncio.timeout(20), key_server(public("ES256", "a")) as server:
+    async with hang_guard(), key_server(public("ES256", "a")) as server:
         source = RemoteKeySet(server.url, clock=clock)
         await source.fetch_now()
         server.status = "500 Internal Server Error"
@@ -271,7 +272,7 @@ async def test_keys_expire_after_the_maximum_age(caplog: pytest.LogCaptureFixtur
 
 
 async def test_a_fetch_times_out(caplog: pytest.LogCaptureFixture) -> None:
-    async with asyncio.timeout(20), key_server(public("ES256", "a")) as server:
+    async with hang_guard(), key_server(public("ES256", "a")) as server:
         server.open.clear()
         source = RemoteKeySet(server.url, fetch_timeout=0.05)
         await source.fetch_now()
@@ -282,7 +283,7 @@ async def test_a_fetch_times_out(caplog: pytest.LogCaptureFixture) -> None:
 async def test_an_unreachable_issuer_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     source = RemoteKeySet("http://127.0.0.1:1/jwks.json")
-    async with asyncio.timeout(20):
+    async with hang_guard():
         await source.fetch_now()
     assert source.candidate_keys(A) is None
     assert "no keys from http://127.0.0.1:1/jwks.json" in caplog.text

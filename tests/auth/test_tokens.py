@@ -1,6 +1,5 @@
 """Tokens and API keys: verified, issued and decoded."""
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from tests.auth.issuer import (
     token,
     unsigned,
 )
+from tests.tasks import hang_guard
 from trunkline.auth.api_keys import ApiKeyFile, add_key
 from trunkline.auth.claims import AuthenticationError, ClaimsValidator
 from trunkline.auth.key_sets import (
@@ -136,7 +136,7 @@ async def test_two_keys_with_the_same_id_are_both_tried(tmp_path: Path) -> None:
 
 async def test_rotated_keys_are_fetched() -> None:
     clock = Clock()
-    async with asyncio.timeout(20), key_server(public("RS256", "a")) as server:
+    async with hang_guard(), key_server(public("RS256", "a")) as server:
         verifier = by(RemoteKeySet(server.url, clock=clock), clock=clock)
         await verifier.verify(token("RS256", "a"))
         server.body = key_set(public("RS256", "b"))
@@ -151,7 +151,7 @@ async def test_rotated_keys_are_fetched() -> None:
 
 
 async def test_unknown_key_ids_do_not_flood_the_issuer() -> None:
-    async with asyncio.timeout(20), key_server(public("ES256", "a")) as server:
+    async with hang_guard(), key_server(public("ES256", "a")) as server:
         verifier = by(RemoteKeySet(server.url))
         for number in range(50):
             await refused(
@@ -162,7 +162,7 @@ async def test_unknown_key_ids_do_not_flood_the_issuer() -> None:
 
 
 async def test_without_keys_verification_is_unavailable() -> None:
-    async with asyncio.timeout(20), key_server() as server:
+    async with hang_guard(), key_server() as server:
         server.status = "503 Service Unavailable"
         why = await refused(by(RemoteKeySet(server.url)), token("ES256", "a"))
         assert why.code == "unavailable"

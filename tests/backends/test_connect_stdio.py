@@ -11,7 +11,7 @@ import pytest
 
 from tests.backends.test_stateless_server import GATEWAY, Listener, until
 from tests.gateway.servers import tool
-from tests.tasks import stop, tidy
+from tests.tasks import hang_guard, stop, tidy
 from trunkline.backends.connect import ClientIdentity, ProtocolSetting, StdioConnector
 from trunkline.backends.era_cache import EraCache, EraFile, MemoryEraStore
 from trunkline.backends.limits import BackendLimits
@@ -152,7 +152,7 @@ async def running(
     file = None if folder is None else EraFile(folder)
     store = MemoryEraStore() if file is None else file
     place = Place(script, wanted, EraCache(store, "k"), timeouts)
-    async with asyncio.timeout(10):
+    async with hang_guard():
         yield place
         await asyncio.gather(*script.running)
         if file is not None:

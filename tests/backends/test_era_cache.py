@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tasks import hang_guard
 from trunkline.backends import era_cache as module
 from trunkline.backends.era_cache import (
     ERA_FILE,
@@ -39,7 +40,7 @@ LOCK = f".{ERA_FILE}.lock"
 async def kept(folder: Path, **limits: Any) -> AsyncGenerator[EraFile]:
     """Yield a store, and write it at the end."""
     store = EraFile(folder, **limits)
-    async with asyncio.timeout(20):
+    async with hang_guard():
         yield store
         await store.aclose()
 
@@ -117,7 +118,7 @@ async def test_gateways_that_write_at_once_keep_each_others_entries(tmp_path: Pa
     for number, each in enumerate(gateways):
         for key in range(5):
             each.put(f"{number}-{key}", OLD)
-    async with asyncio.timeout(20):
+    async with hang_guard():
         await asyncio.gather(*(each.aclose() for each in gateways))
     found = json.loads((tmp_path / ERA_FILE).read_bytes())["servers"]
     assert set(found) == {f"{number}-{key}" for number in range(8) for key in range(5)}
@@ -157,7 +158,7 @@ async def test_closing_waits_no_longer_than_the_flush_timeout(
     monkeypatch.setattr(module, "_update_file", stuck)
     store = EraFile(tmp_path, flush_timeout=0.02)
     store.put("a", OLD)
-    async with asyncio.timeout(10):
+    async with hang_guard():
         await store.aclose()
         go.set()
         while asyncio.all_tasks() != {asyncio.current_task()}:

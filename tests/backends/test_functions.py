@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from tests.contexts import call_of, start_call
+from tests.tasks import hang_guard
 from trunkline.backends.functions import FunctionBackend, ToolResult, input_schema, tool_result
 from trunkline.gateway.settings import UpstreamSettings
 from trunkline.gateway.upstream import DownstreamClient, Upstream, UpstreamState
@@ -226,7 +227,7 @@ async def test_it_implements_the_backend_protocol() -> None:
     silent_client = SilentClient(V2025_11_25)
     upstream = Upstream(UpstreamSettings("f", "f"), connect, changed, silent_client, lambda: 0.0)
     running = asyncio.create_task(upstream.run())
-    async with asyncio.timeout(5):
+    async with hang_guard():
         await ready.wait()
         assert upstream.snapshot().revision == functions.revision
         assert functions.capabilities == {"tools": {}}

@@ -9,6 +9,7 @@ import pytest
 
 from tests.backends.test_session_server import Recorder
 from tests.contexts import call_of, end_call
+from tests.tasks import hang_guard
 from trunkline.backends.in_flight import CallStreamHandler, InFlightCalls
 from trunkline.gateway.call_context import CallContext
 from trunkline.jsonrpc import (
@@ -147,7 +148,7 @@ async def test_a_notification_comes_before_the_answer_for_a_client_that_never_re
     for answer in answers:
         answer.set_result(7)
     assert [answer.done for answer in answers] == [False, False, True]  # only its own wait
-    async with asyncio.timeout(5):
+    async with hang_guard():
         assert [await answer for answer in answers] == [7, 7, 7]
     assert one.stages == ["notified", "answered"]
     assert not one.sending[0].done()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.gateway.servers import HeldAnswer, Server
-from tests.tasks import settle, stop, tidy
+from tests.tasks import hang_guard, settle, stop, tidy
 from trunkline.backends.server_connection import ServerConnection, TransportServerConnection
 from trunkline.backends.streamable_http import StreamableHttpClient
 from trunkline.jsonrpc import (
@@ -137,7 +137,7 @@ async def test_an_unexpected_exception_goes_to_the_reporter() -> None:
 
     reported: asyncio.Queue[Incident] = asyncio.Queue()
     near, far = memory_pipe()
-    async with asyncio.timeout(5), Connection(far, Server(), close_timeout=0.0) as server:
+    async with hang_guard(), Connection(far, Server(), close_timeout=0.0) as server:
         link = TransportServerConnection(
             near, "s", IdRemapper(), Clumsy(), reported.put_nowait, close_timeout=0.0
         )

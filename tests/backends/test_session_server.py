@@ -9,6 +9,7 @@ import pytest
 
 from tests.contexts import call_of, start_call, token_of, without_token
 from tests.gateway.servers import HeldAnswer, Server, refuse, tool
+from tests.tasks import hang_guard
 from trunkline.backends.server_connection import FeatureListLimits, TransportServerConnection
 from trunkline.backends.session_server import SessionServer
 from trunkline.gateway.call_context import CallContext
@@ -73,7 +74,7 @@ class Recorder:
 async def connected_backend(server: Server, listener: Recorder) -> AsyncGenerator[SessionServer]:
     """Yield a connection to a server."""
     remapper = IdRemapper()
-    async with asyncio.timeout(5):
+    async with hang_guard():
         backend = await server.connect(listener, remapper, {"roots": {}})
         assert isinstance(backend, SessionServer)
         yield backend

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.backends.test_tasks import DONE, NO_INTERVALS, in_turn
 from tests.contexts import call_of
-from tests.tasks import settle
+from tests.tasks import hang_guard, settle
 from trunkline.backends import tasks
 from trunkline.backends.http_responses import UpstreamStatusError
 from trunkline.backends.tasks import CancelLimits, TaskTracker, refuse_questions
@@ -63,7 +63,7 @@ class Script:
         creating = PendingResult()
         task = polled("working")
         creating.set_result(to_raw({"resultType": "task", **task, "task": task}))
-        async with asyncio.timeout(5):
+        async with hang_guard():
             found = await self.tasks.run(creating, self.ask, self.context, answer)
         return from_raw(found)
 
@@ -206,7 +206,7 @@ async def test_closing_waits_for_cancellations_no_longer_than_its_timeout() -> N
     script.ask = ask  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(RpcError):
         await script.run()
-    async with asyncio.timeout(5):
+    async with hang_guard():
         await script.tasks.aclose()
 
 
@@ -226,7 +226,7 @@ async def test_a_task_that_is_not_created_in_time_is_cancelled_with_its_call() -
     following = asyncio.create_task(script.tasks.run(creating, script.ask, client))
     await settle()
     following.cancel()
-    async with asyncio.timeout(5):
+    async with hang_guard():
         await creating.wait()
         await script.tasks.aclose()
     assert isinstance(creating.error, asyncio.CancelledError)

@@ -1,6 +1,5 @@
 """A small contest with real programs, some of which fail."""
 
-import asyncio
 import os
 import sys
 
@@ -16,6 +15,7 @@ from bench.gateway.contestants import (
     StartedContestant,
 )
 from bench.gateway.load import Plan
+from tests.tasks import hang_guard
 from trunkline.mcp.versions import Era
 
 SETTINGS = Settings(
@@ -58,7 +58,7 @@ FAILING = [
 async def test_all_contestants_are_measured_and_failures_have_reasons() -> None:
     messages: list[str] = []
     before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
-    async with asyncio.timeout(60), Contest(SETTINGS, messages.append) as contest:
+    async with hang_guard(), Contest(SETTINGS, messages.append) as contest:
         for contestant, _ in FAILING:
             await contest.add(contestant, ServerTransport.HTTP)
         await contest.add(DIRECT, None)
@@ -80,7 +80,7 @@ async def test_all_contestants_are_measured_and_failures_have_reasons() -> None:
 
 
 async def test_a_missing_program_is_a_failure() -> None:
-    async with asyncio.timeout(60), Contest(SETTINGS, lambda _: None) as contest:
+    async with hang_guard(), Contest(SETTINGS, lambda _: None) as contest:
         await contest.add(
             Contestant("missing", missing, version, start_timeout=5), ServerTransport.HTTP
         )
@@ -106,7 +106,7 @@ async def test_a_contestant_reconnects_after_an_incorrect_response() -> None:
         concurrencies=(1,),
         rest=0.0,
     )
-    async with asyncio.timeout(60), Contest(settings, lambda _: None) as contest:
+    async with hang_guard(), Contest(settings, lambda _: None) as contest:
         await contest.add(Contestant("direct", start, version), None)
         (row,) = await contest.run()
     assert len(admitted) == 2

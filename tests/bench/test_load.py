@@ -1,7 +1,5 @@
 """The load: it counts correct responses only."""
 
-import asyncio
-
 import pytest
 
 from bench.gateway.calls import Address, BadResponse
@@ -9,6 +7,7 @@ from bench.gateway.load import Figures, Plan, measure
 from bench.gateway.server import EVERY_ERA, answer
 from bench.gateway.session import Session, open_session
 from tests.bench.servers import EVENTS, Script, always, chunk, fast, reply, scripted, streaming
+from tests.tasks import hang_guard
 from trunkline.mcp.versions import Era
 
 SHORT = Plan(seconds=0.02, warm_up=0.01, longest=5.0)
@@ -33,14 +32,14 @@ def is_sound(figures: Figures, concurrency: int) -> bool:
 @pytest.mark.parametrize("era", Era)
 @pytest.mark.parametrize(("size", "concurrency"), [(200, 1), (200, 16), (300_000, 3)])
 async def test_calls_are_made_and_timed(era: Era, size: int, concurrency: int) -> None:
-    async with asyncio.timeout(10), fast(era) as address:
+    async with hang_guard(), fast(era) as address:
         opened = await open_session(address)
         assert is_sound(await measure(opened, concurrency, size, SHORT), concurrency)
 
 
 @pytest.mark.parametrize("answer_first", [True, False])
 async def test_responses_may_arrive_on_a_stream(answer_first: bool) -> None:
-    async with asyncio.timeout(10), streaming(answer_first) as address:
+    async with hang_guard(), streaming(answer_first) as address:
         opened = await open_session(address)
         try:
             for _ in range(2):
@@ -55,7 +54,7 @@ async def test_responses_may_arrive_as_events() -> None:
         news = b'data: {"method":"notifications/message"}\n\n'
         return EVENTS + chunk(news) + chunk(payload) + b"0\r\n\r\n"
 
-    async with asyncio.timeout(10), scripted(script) as address:
+    async with hang_guard(), scripted(script) as address:
         assert is_sound(await measure(session(address), 2, 200, SHORT), 2)
 
 
@@ -71,12 +70,12 @@ async def test_responses_may_arrive_as_events() -> None:
 )
 async def test_an_incorrect_response_ends_the_run(script: Script, why: str) -> None:
     plan = Plan(seconds=0.01, warm_up=0.01, longest=0.05)
-    async with asyncio.timeout(10), scripted(script) as address:
+    async with hang_guard(), scripted(script) as address:
         with pytest.raises(BadResponse, match=why):
             await measure(session(address), 2, 200, plan)
 
 
 async def test_a_server_that_disconnects_ends_the_run() -> None:
-    async with asyncio.timeout(10), scripted(always(b""), closing=True) as address:
+    async with hang_guard(), scripted(always(b""), closing=True) as address:
         with pytest.raises(BadResponse, match="closed the connection before it replied"):
             await measure(session(address), 2, 200, SHORT)

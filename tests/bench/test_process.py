@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.gateway.process import Program, cores, descendants, pinned, start
+from tests.tasks import hang_guard
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc")
 
@@ -22,7 +23,7 @@ child.wait()
 
 async def begin(script: str, log: Path) -> Program:
     program = await start([sys.executable, "-c", script], log, {"WHO": "me"}, None)
-    async with asyncio.timeout(20):
+    async with hang_guard():
         while "here" not in log.read_text(encoding="utf-8"):
             await asyncio.sleep(0)
     return program
@@ -40,7 +41,7 @@ def runs(pid: int) -> bool:
 async def test_a_program_is_stopped(script: str, tmp_path: Path) -> None:
     program = await begin(script, tmp_path / "log")
     assert not program.has_ended
-    async with asyncio.timeout(20):
+    async with hang_guard():
         await program.stop(timeout=0.1)
     assert program.has_ended
 
@@ -49,7 +50,7 @@ async def test_a_program_is_stopped(script: str, tmp_path: Path) -> None:
 async def test_a_descendant_in_another_group_is_stopped_too(tmp_path: Path) -> None:
     program = await begin(PARENT, tmp_path / "log")
     (child,) = descendants(program.pid)
-    async with asyncio.timeout(20):
+    async with hang_guard():
         await program.stop()
         while runs(child):
             await asyncio.sleep(0)

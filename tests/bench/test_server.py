@@ -11,13 +11,14 @@ from bench.gateway.calls import initialize_message, message, post
 from bench.gateway.contestants import SERVER
 from bench.gateway.wire import open_connection
 from tests.bench.servers import HOST, fast
+from tests.tasks import hang_guard
 from trunkline.mcp.versions import Era
 
 CALL = {"name": "echo", "arguments": {"size": 100_000}}
 
 
 async def test_several_calls_go_over_one_connection() -> None:
-    async with asyncio.timeout(5), fast() as address:
+    async with hang_guard(), fast() as address:
         line = await open_connection(HOST, address.port)
         for id in range(3):
             body = message("tools/call", CALL, Era.SESSION, id)
@@ -30,7 +31,7 @@ async def test_several_calls_go_over_one_connection() -> None:
 
 @pytest.mark.parametrize(("method", "status"), [("GET", 405), ("DELETE", 200)])
 async def test_there_is_no_stream_and_no_session(method: str, status: int) -> None:
-    async with asyncio.timeout(5), fast() as address:
+    async with hang_guard(), fast() as address:
         line = await open_connection(HOST, address.port)
         found = await line.request(f"{method} /mcp HTTP/1.1\r\nhost: x\r\n\r\n".encode())
         assert found.status == status
@@ -38,7 +39,7 @@ async def test_there_is_no_stream_and_no_session(method: str, status: int) -> No
 
 
 async def test_a_body_in_pieces_is_put_together() -> None:
-    async with asyncio.timeout(5), fast() as address:
+    async with hang_guard(), fast() as address:
         reader, writer = await asyncio.open_connection(HOST, address.port)
         whole = post(address, initialize_message(1), "initialize")
         for start in range(0, len(whole), 50):
@@ -51,7 +52,7 @@ async def test_a_body_in_pieces_is_put_together() -> None:
 
 @pytest.mark.parametrize("last", [b"Connection: close\r\n\r\n", b"\0\r\n\r\n"])
 async def test_the_connection_closes_after_invalid_or_final_requests(last: bytes) -> None:
-    async with asyncio.timeout(5), fast() as address:
+    async with hang_guard(), fast() as address:
         reader, writer = await asyncio.open_connection(HOST, address.port)
         writer.write(b"DELETE /mcp HTTP/1.1\r\nhost: x\r\n" + last)
         await reader.read()
@@ -68,7 +69,7 @@ async def test_it_serves_stdio_until_stdin_ends() -> None:
         message("tools/call", CALL, Era.SESSION, 2),
         message("server/discover", {}, Era.STATELESS, 3),
     ]
-    async with asyncio.timeout(20):
+    async with hang_guard():
         output, _ = await child.communicate(b"\n".join((*lines, b"")))
     answers = [json.loads(line) for line in output.splitlines()]
     assert [answer["id"] for answer in answers] == [1, 2, 3]

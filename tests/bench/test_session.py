@@ -1,26 +1,25 @@
 """Sessions, opened over every transport."""
 
-import asyncio
-
 import pytest
 
 from bench.gateway.calls import BadResponse
 from bench.gateway.server import EVERY_ERA, answer
 from bench.gateway.session import open_session
 from tests.bench.servers import EVENTS, Script, always, chunk, fast, reply, scripted, streaming
+from tests.tasks import hang_guard
 from trunkline.mcp.versions import Era
 
 
 @pytest.mark.parametrize("era", Era)
 async def test_a_session_of_either_protocol_is_opened(era: Era) -> None:
-    async with asyncio.timeout(5), fast(era) as address:
+    async with hang_guard(), fast(era) as address:
         session = await open_session(address)
         assert (session.tool, session.id) == ("echo", "")
 
 
 @pytest.mark.parametrize("answer_first", [True, False])
 async def test_a_session_over_a_stream_is_opened(answer_first: bool) -> None:
-    async with asyncio.timeout(5), streaming(answer_first) as address:
+    async with hang_guard(), streaming(answer_first) as address:
         session = await open_session(address)
         session.close()
         assert session.tool == "echo"
@@ -35,7 +34,7 @@ async def test_later_requests_carry_the_session_id() -> None:
         )
         return head + payload
 
-    async with asyncio.timeout(5), scripted(script) as address:
+    async with hang_guard(), scripted(script) as address:
         session = await open_session(address)
         assert session.id == "abc"
         assert b"mcp-session-id: abc\r\n" in session.calls(1).next()[1]
@@ -49,7 +48,7 @@ async def test_responses_as_events_are_parsed() -> None:
         news = b'data: {"jsonrpc":"2.0","method":"notifications/message"}\n\ndata: []\n\n'
         return EVENTS + chunk(news + b"event: message\ndata: " + payload + b"\n\n") + b"0\r\n\r\n"
 
-    async with asyncio.timeout(5), scripted(script) as address:
+    async with hang_guard(), scripted(script) as address:
         assert (await open_session(address)).tool == "fast_echo"
 
 
@@ -66,12 +65,12 @@ def no_tools(line: str, body: bytes) -> bytes:
     ids=["an error", "no tools"],
 )
 async def test_an_endpoint_that_is_not_ready_is_an_error(script: Script, why: str) -> None:
-    async with asyncio.timeout(5), scripted(script) as address:
+    async with hang_guard(), scripted(script) as address:
         with pytest.raises(BadResponse, match=why):
             await open_session(address)
 
 
 async def test_a_rejected_stream_is_an_error() -> None:
-    async with asyncio.timeout(5), scripted(always(reply(b"", "404 No"))) as address:
+    async with hang_guard(), scripted(always(reply(b"", "404 No"))) as address:
         with pytest.raises(ConnectionError, match="expected a stream, got status 404"):
             await open_session(address._replace(events=True))

@@ -1,6 +1,5 @@
 """The stuck server: it responds until the first tool call, and then reads nothing more."""
 
-import asyncio
 import json
 import signal
 import sys
@@ -8,12 +7,13 @@ from asyncio.subprocess import PIPE, create_subprocess_exec
 
 from bench.gateway.calls import initialize_message, message
 from bench.gateway.contestants import SERVER
+from tests.tasks import hang_guard
 from trunkline.mcp.versions import Era
 
 
 async def test_the_stuck_server_responds_until_the_first_call_and_then_hangs() -> None:
     call = message("tools/call", {"name": "echo"}, Era.SESSION, 2)
-    async with asyncio.timeout(20):
+    async with hang_guard():
         stuck = await create_subprocess_exec(
             *(sys.executable, SERVER, "--stuck"), stdin=PIPE, stdout=PIPE
         )

@@ -1,18 +1,17 @@
 """One connection of a client, against all kinds of HTTP replies."""
 
-import asyncio
-
 import pytest
 
 from bench.gateway.wire import HttpReply, open_connection
 from tests.bench.servers import EVENTS, HOST, always, chunk, reply, scripted
+from tests.tasks import hang_guard
 
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 LARGE = b"x" * 1_000_000
 
 
 async def ask(raw: bytes, times: int = 2, closing: bool = False) -> HttpReply:
-    async with asyncio.timeout(5), scripted(always(raw), closing) as address:
+    async with hang_guard(), scripted(always(raw), closing) as address:
         line = await open_connection(HOST, address.port)
         try:
             for _ in range(times - 1):

@@ -14,6 +14,7 @@ import typer
 from typer.main import get_group
 from typer.testing import CliRunner, Result
 
+from tests.tasks import HANG_TIMEOUT
 from trunkline.cli.program import program
 
 ROOT = Path(__file__).parents[2]
@@ -86,9 +87,9 @@ async def fetch(
 def _fetch(url: str, message: Any, headers: dict[str, str], tls: ssl.SSLContext | None) -> Answer:
     parts = urlsplit(url)
     if tls is None:
-        connection = HTTPConnection(parts.netloc, timeout=20)
+        connection = HTTPConnection(parts.netloc, timeout=HANG_TIMEOUT)
     else:
-        connection = HTTPSConnection(parts.netloc, timeout=20, context=tls)
+        connection = HTTPSConnection(parts.netloc, timeout=HANG_TIMEOUT, context=tls)
     request_headers = {"content-type": "application/json", **headers}
     try:
         body = None if message is None else json.dumps(message)

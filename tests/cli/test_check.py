@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.samples import BROKEN, OPERATOR, child, config, run
+from tests.tasks import HANG_TIMEOUT
 from trunkline.cli.check import describe_odd_schemas
 
 
@@ -172,7 +173,7 @@ def test_ctrl_c_ends_check_without_a_traceback_or_leftover_processes(tmp_path: P
         [sys.executable, "-m", "trunkline", "check", "--config", file],
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=HANG_TIMEOUT,
         check=False,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )

@@ -11,6 +11,7 @@ import pytest
 
 from tests.cli.samples import OPERATOR, SERVER, config, run
 from tests.cli.test_gateways_reload import started, trunkline
+from tests.tasks import HANG_TIMEOUT
 from trunkline.config import load_config
 from trunkline.files import folder_lock
 
@@ -191,7 +192,7 @@ def test_commands_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
         subprocess.Popen([*command, name, "--", "/nonexistent/x"], stdout=subprocess.DEVNULL)
         for name in ("a", "b", "c")
     ]
-    assert [process.wait(60) for process in processes] == [0, 0, 0]
+    assert [process.wait(HANG_TIMEOUT) for process in processes] == [0, 0, 0]
     servers = load_config(Path(file), {}).servers
     assert sorted(server.name for server in servers) == ["a", "b", "c", "me"]
 

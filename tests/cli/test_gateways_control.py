@@ -14,6 +14,7 @@ import pytest
 
 from tests.cli.samples import OPERATOR, child, config, run
 from tests.cli.test_gateways_ps import HELLO
+from tests.tasks import HANG_TIMEOUT
 from trunkline.app import control
 from trunkline.app.control import socket_folders
 
@@ -77,7 +78,7 @@ def serving(folder: Path, *tables: str) -> Generator[Gateway]:
         finally:
             assert process.stdin is not None
             process.stdin.close()
-            assert process.wait(20) == 0
+            assert process.wait(HANG_TIMEOUT) == 0
 
 
 @pytest.mark.holds("O4.5", "M15")

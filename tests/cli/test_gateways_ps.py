@@ -12,6 +12,7 @@ import pytest
 from msgspec import structs
 
 from tests.cli.samples import BROKEN, OPERATOR, child, config, run
+from tests.tasks import HANG_TIMEOUT
 from trunkline.app import control
 from trunkline.app.control import GatewayStatus, RunningGateway, SuspendedCallStatus, socket_folders
 from trunkline.audit.log import AuditStatus
@@ -55,7 +56,7 @@ def test_ps_shows_a_gateway_and_its_servers_without_secrets(runtime: Path, tmp_p
         while b'"id":2' not in process.stdout.readline():
             assert process.poll() is None
         shown, as_json = run("ps"), run("ps", "--json")
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=HANG_TIMEOUT)
     assert process.returncode == 0
     _, *warnings = err.decode().splitlines()
     assert all("server broken failed, retrying in " in line for line in warnings)

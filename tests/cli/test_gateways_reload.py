@@ -16,6 +16,7 @@ import pytest
 
 from tests.app.test_application_reload import children, text_of
 from tests.cli.samples import OPERATOR, child, config, run
+from tests.tasks import hang_guard
 from trunkline.app import control
 from trunkline.app.control import GatewayStatus, serve_control
 from trunkline.app.reload import ReloadResult
@@ -108,7 +109,7 @@ async def started(folder: Path, *tables: str, watch: bool = False) -> AsyncGener
     )
     gateway = Gateway(process)
     try:
-        async with asyncio.timeout(40):
+        async with hang_guard():
             await gateway.send("initialize", HELLO)
             assert process.stdin is not None
             process.stdin.write(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
@@ -254,7 +255,7 @@ async def test_a_closed_terminal_ends_the_gateway_instead_of_a_reload(tmp_path: 
     os.close(far)
     seen = ""
     try:
-        async with asyncio.timeout(20):
+        async with hang_guard():
             while "}\r\n}\r\n" not in seen:
                 seen += (await asyncio.to_thread(os.read, near, 65536)).decode()
             process.send_signal(signal.SIGHUP)
@@ -310,7 +311,7 @@ async def test_a_gateway_that_cannot_reload_reports_the_reason(folder: Path) -> 
         await asyncio.Event().wait()
 
     me = os.getpid()
-    async with asyncio.timeout(20):
+    async with hang_guard():
         async with serve_control({"snapshot": status, "reload": refuse}, folder):
             (result,) = await gateways.reload_all([folder])
             assert (result.pid, result.outcome.problem) == (me, f"{me}: not now (1)")
@@ -325,7 +326,7 @@ async def test_postponed_changes_and_notes_are_printed(
 ) -> None:
     outcome = ReloadResult(None, (), ("http.listen",), ("some note",))
     async with (
-        asyncio.timeout(20),
+        hang_guard(),
         serve_control({"snapshot": status, "reload": lambda: outcome}, folder),
     ):
         await asyncio.to_thread(gateways.run_reload, None, as_json=False)

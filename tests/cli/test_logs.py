@@ -1,6 +1,5 @@
 """How a crash is shown: to the caller, in events, and by `trunkline logs`, `ps` and `check`."""
 
-import asyncio
 import json
 import signal
 import subprocess
@@ -11,6 +10,7 @@ import pytest
 
 from tests.cli.samples import OPERATOR, child, config, run
 from tests.cli.test_gateways_control import runtime, serving
+from tests.tasks import HANG_TIMEOUT, hang_guard
 from trunkline.app.application import App
 from trunkline.app.control import GatewayStatus, RunningGateway, ServerStatus, server_statuses
 from trunkline.config.load import load_config
@@ -62,7 +62,7 @@ def test_logs_are_followed_across_a_restart(runtime: Path, tmp_path: Path) -> No
             gateway.ask("tools/call", name="small__crash", arguments={})
             shown = [process.stdout.readline() for _ in range(4)]
             process.send_signal(signal.SIGINT)
-            assert process.wait(20) == 130
+            assert process.wait(HANG_TIMEOUT) == 130
     assert "cannot open" in shown[2]
     assert "the secret is" in shown[3]  # of the next process
 
@@ -82,7 +82,7 @@ async def test_the_event_of_a_crash_has_the_exit_code_and_the_last_lines(tmp_pat
     app = App(load_config(Path(config(tmp_path, CRASHING)), {}))
     events: list[GatewayEvent] = []
     app.gateway.pipeline.events.add_listener(events.append)
-    async with asyncio.timeout(20), app.running() as gateway:
+    async with hang_guard(), app.running() as gateway:
         await gateway.registry.wait_complete()
         (status,) = server_statuses(app)
     failed = next(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.samples import BROKEN, OPERATOR, config
+from tests.tasks import HANG_TIMEOUT
 from trunkline import __version__, cli
 
 
@@ -89,7 +90,7 @@ def test_a_command_ends_quietly_when_the_reader_of_its_output_has_gone(
             stdout=stdout,
             stderr=stderr,
             text=True,
-            timeout=30,
+            timeout=HANG_TIMEOUT,
             check=False,
         )
     finally:
@@ -106,7 +107,9 @@ def imported(program: str) -> set[str]:
     """Return the modules that a program imports; it runs in its own process."""
     program = f"import sys\n{program}\nprint(*sys.modules)"
     command = [sys.executable, "-c", program]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    result = subprocess.run(
+        command, capture_output=True, text=True, timeout=HANG_TIMEOUT, check=True
+    )
     return set(result.stdout.split())
 
 

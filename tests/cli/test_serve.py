@@ -16,6 +16,7 @@ import pytest
 
 from tests.cli.samples import BROKEN, OPERATOR, config, fetch, hello, run
 from tests.http.scripted_server import CERTIFICATE, KEY
+from tests.tasks import HANG_TIMEOUT, hang_guard
 from trunkline import __version__
 from trunkline.admin.service import SwitchFile
 from trunkline.app.application import App
@@ -51,7 +52,7 @@ class TerminalUser:
         arrived = asyncio.Event()
         loop.add_reader(self.terminal, arrived.set)
         try:
-            async with asyncio.timeout(20):
+            async with hang_guard():
                 while text not in self.seen:
                     await arrived.wait()
                     arrived.clear()
@@ -60,7 +61,7 @@ class TerminalUser:
             loop.remove_reader(self.terminal)
 
     async def wait(self) -> int:
-        async with asyncio.timeout(20):
+        async with hang_guard():
             return await asyncio.to_thread(self.process.wait)
 
 
@@ -101,7 +102,7 @@ def serve(folder: Path, *arguments: str, stdin: int | None = None) -> "subproces
 def test_serve_for_a_client_prints_one_line_on_stderr_and_nothing_on_stdout(tmp_path: Path) -> None:
     file = config(tmp_path, BROKEN, OPERATOR)
     with serve(tmp_path, "--config", file) as process:
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=HANG_TIMEOUT)
     assert (process.returncode, out) == (0, b"")
     assert err.decode() == f"trunkline {__version__}: MCP over stdio, 2 servers ({file})\n"
 
@@ -115,19 +116,19 @@ def test_a_metrics_port_in_use_stops_a_server_but_not_a_gateway_of_one_client(
         error = f"metrics.listen: {address}: address already in use; choose another port"
         with serve(tmp_path, "--config", config(tmp_path, OPERATOR, metrics)) as process:
             ping = b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n'
-            out, err = process.communicate(ping, timeout=20)
+            out, err = process.communicate(ping, timeout=HANG_TIMEOUT)
         assert (process.returncode, json.loads(out)["result"]) == (0, {})
         assert f"this gateway serves no metrics: {error}\n" in err.decode()
         place = config(tmp_path, OPERATOR, metrics)
         with serve(tmp_path, "--http", "127.0.0.1:0", "--config", place) as process:
-            _, err = process.communicate(timeout=20)
+            _, err = process.communicate(timeout=HANG_TIMEOUT)
         assert (process.returncode, err.decode()) == (1, f"trunkline: cannot serve: {error}\n")
 
 
 @pytest.mark.holds("O0.4")
 def test_an_invalid_configuration_exits_with_two_and_lists_every_error(tmp_path: Path) -> None:
     with serve(tmp_path, "--config", config(tmp_path, "a = 1\nb = 2")) as process:
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=HANG_TIMEOUT)
     assert (process.returncode, out) == (2, b"")
     assert len(err.splitlines()) == 2
     assert b"Traceback" not in err
@@ -136,7 +137,7 @@ def test_an_invalid_configuration_exits_with_two_and_lists_every_error(tmp_path:
 @pytest.mark.parametrize("name", [os.devnull, __file__])
 def test_a_file_as_stdin_is_refused(name: str, tmp_path: Path) -> None:
     with Path(name).open("rb") as file, serve(tmp_path, stdin=file.fileno()) as process:
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=HANG_TIMEOUT)
     assert (process.returncode, out) == (1, b"")
     assert err.startswith(b"trunkline: cannot serve: stdin is a file")
 
@@ -144,7 +145,9 @@ def test_a_file_as_stdin_is_refused(name: str, tmp_path: Path) -> None:
 def test_a_gateway_without_a_control_socket_still_serves_and_warns(tmp_path: Path) -> None:
     (tmp_path / f"trunkline-{os.getuid()}").mkdir(mode=0o755)
     with serve(tmp_path) as process:
-        out, err = process.communicate(b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n', timeout=20)
+        out, err = process.communicate(
+            b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n', timeout=HANG_TIMEOUT
+        )
     assert (process.returncode, out) == (0, b'{"jsonrpc":"2.0","id":1,"result":{}}\n')
     assert err.startswith(b"trunkline: `trunkline kill` and `ps` cannot reach this gateway: ")
     assert err.count(b"cannot reach") == 1
@@ -205,7 +208,7 @@ async def test_the_curl_example_of_the_readme_works(tmp_path: Path) -> None:
     with serve(tmp_path, "--http", "127.0.0.1:0", stdin=subprocess.DEVNULL) as process:
         answer = await fetch(printed_url(process), json.loads(curl_options["-d"]), headers)
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=HANG_TIMEOUT)
     names = [tool["name"] for tool in answer.result["tools"]]
     assert names[:3] == ["trunkline__status", "trunkline__logs", "sources__get_sources"]
     assert (process.returncode, out) == (0, b"")
@@ -222,7 +225,7 @@ async def test_stdio_and_http_are_served_together_until_stdin_ends(tmp_path: Pat
         process.stdin.flush()
         assert b'"result":{}' in await asyncio.to_thread(process.stdout.readline)
         assert (await fetch(url, hello())).status == 200
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=HANG_TIMEOUT)
     assert (process.returncode, out) == (0, b"")
     assert b"Traceback" not in err
 
@@ -237,17 +240,17 @@ async def test_serve_uses_the_configured_address_unless_an_option_overrides_it(
         assert url.endswith("/here")
         assert (await fetch(url, hello())).status == 200
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=20)
+        process.communicate(timeout=HANG_TIMEOUT)
     assert process.returncode == 0
     with serve(tmp_path, "--stdio", "--config", file) as process:
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=HANG_TIMEOUT)
     assert err.decode() == f"trunkline {__version__}: MCP over stdio, 1 server ({file})\n"
     with serve(
         tmp_path, "--config", file, "--http", "localhost:0", stdin=subprocess.DEVNULL
     ) as process:
         assert (await fetch(printed_url(process), hello())).status == 200
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=20)
+        process.communicate(timeout=HANG_TIMEOUT)
 
 
 def test_with_the_json_log_format_every_line_on_stderr_is_json(tmp_path: Path) -> None:
@@ -267,7 +270,7 @@ def test_with_the_json_log_format_every_line_on_stderr_is_json(tmp_path: Path) -
             if {"announced", "audit"} <= {entry["event"] for entry in lines}:
                 break
         process.send_signal(signal.SIGTERM)
-        lines += map(json.loads, process.communicate(timeout=20)[1].splitlines())
+        lines += map(json.loads, process.communicate(timeout=HANG_TIMEOUT)[1].splitlines())
     by_event = {line["event"]: line for line in lines}
     assert by_event["admin"]["level"] == "error"
     assert "everything is disabled" in by_event["admin"]["message"]
@@ -278,7 +281,7 @@ def test_a_port_in_use_exits_with_one(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         place = f"127.0.0.1:{other.getsockname()[1]}"
         with serve(tmp_path, "--http", place, stdin=subprocess.DEVNULL) as process:
-            out, err = process.communicate(timeout=20)
+            out, err = process.communicate(timeout=HANG_TIMEOUT)
     assert (process.returncode, out) == (1, b"")
     messages = [line for line in err.decode().splitlines() if not line.startswith("{")]
     assert messages == [f"trunkline: cannot serve: {place}: address already in use"]
@@ -304,7 +307,7 @@ def test_a_server_url_at_the_own_address_exits_with_two(tmp_path: Path) -> None:
     file = config(tmp_path, "[servers.me]\nurl = 'http://localhost:8080/mcp'\n")
     arguments = ("--http", "127.0.0.1:8080", "--config", file)
     with serve(tmp_path, *arguments, stdin=subprocess.DEVNULL) as process:
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=HANG_TIMEOUT)
     assert (process.returncode, out) == (2, b"")
     why = "it is the address of this gateway, 127.0.0.1:8080"
     fix = "remove the server, or listen elsewhere"
@@ -325,7 +328,7 @@ def test_an_invalid_certificate_exits_with_one(tmp_path: Path) -> None:
     with serve(
         tmp_path, "--config", config(tmp_path, http_table), stdin=subprocess.DEVNULL
     ) as process:
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=HANG_TIMEOUT)
     assert (process.returncode, out) == (1, b"")
     assert err.startswith(b"trunkline: cannot serve: expected a certificate and its key, got ")
     assert len(err.splitlines()) == 1
@@ -436,7 +439,7 @@ def test_exposing_the_gateway_by_option_requires_auth_and_warns(tmp_path: Path) 
             stdin=nothing,
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=HANG_TIMEOUT,
             check=False,
         )
     assert result.returncode == 1  # stdin is a file

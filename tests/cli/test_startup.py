@@ -7,6 +7,7 @@ import pytest
 
 from tests.cli.samples import BROKEN, OPERATOR, config
 from tests.gateway.servers import Server, add, make_gateway, tool
+from tests.tasks import hang_guard
 from trunkline.cli.startup import (
     StartedGateway,
     StartupWatcher,
@@ -36,7 +37,7 @@ async def test_startup_waits_until_every_server_is_ready_or_has_failed() -> None
     hub = make_gateway(a=Server(tools=[tool("a")]), broken=broken)
     shown: list[str] = []
     hub.registry.start()
-    async with asyncio.timeout(5):
+    async with hang_guard():
         startup = StartupWatcher(hub.registry, shown.append)
         await startup.wait()
     assert startup.seconds.keys() == {"a", "broken"}
@@ -47,7 +48,7 @@ async def test_startup_waits_until_every_server_is_ready_or_has_failed() -> None
 async def test_startup_waits_no_longer_than_its_timeout() -> None:
     hub, _ = gateway_with_a_hanging_server()
     hub.registry.start()
-    async with asyncio.timeout(5):
+    async with hang_guard():
         startup = StartupWatcher(hub.registry, lambda _: None)
         await startup.wait(timeout=0.05)
     assert "slow" not in startup.seconds
@@ -57,7 +58,7 @@ async def test_startup_waits_no_longer_than_its_timeout() -> None:
 async def test_startup_stops_waiting_when_enough_servers_are_ready() -> None:
     hub, _ = gateway_with_a_hanging_server()
     hub.registry.start()
-    async with asyncio.timeout(5):
+    async with hang_guard():
         await StartupWatcher(hub.registry, lambda _: None).wait(
             enough=lambda: "quick" in {u.name for u in hub.registry if u.has_been_tried}
         )
@@ -87,7 +88,7 @@ async def test_start_gateway_runs_the_servers_only_inside_the_context(
     tmp_path: Path,
 ) -> None:
     loaded = load_config(Path(config(tmp_path, BROKEN, OPERATOR)), {})
-    async with asyncio.timeout(20):
+    async with hang_guard():
         async with start_gateway(loaded) as started:
             assert started.gateway.registry.catalog_complete
             (unready,) = unready_lines(started.statuses())
@@ -103,7 +104,7 @@ async def test_start_gateway_stops_the_servers_after_an_exception(tmp_path: Path
     gateways: list[StartedGateway] = []
 
     async def ask() -> None:
-        async with asyncio.timeout(20), start_gateway(loaded) as started:
+        async with hang_guard(), start_gateway(loaded) as started:
             gateways.append(started)
             raise KeyError
 

@@ -1,6 +1,5 @@
 """`trunkline call`, against real processes."""
 
-import asyncio
 import json
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cli.samples import BROKEN, OPERATOR, child, config, run
+from tests.tasks import hang_guard
 from trunkline.cli.tools import call_tool, parse_arguments, result_text
 from trunkline.config import load_config
 from trunkline.jsonrpc import from_raw
@@ -125,7 +125,7 @@ async def test_progress_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr("trunkline.cli.startup.progress", progress)
     loaded = load_config(Path(config(tmp_path, child("small", "count"))), {})
-    async with asyncio.timeout(20):
+    async with hang_guard():
         await call_tool(loaded, "small__count", parse_arguments(None, ()), None)
     assert "starting small (0 s)" in shown
     assert shown[-3:] == [

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import Any, Self
 
+from tests.tasks import hang_guard
 from trunkline.backends.limits import BackendLimits
 from trunkline.backends.server_connection import TransportServerConnection
 from trunkline.backends.session_server import SessionServer
@@ -235,7 +236,7 @@ def one_tool(name: str = "echo") -> Server:
 async def running(gateway: Gateway, *servers: Server) -> AsyncGenerator[Gateway]:
     """Run a gateway; assert that it leaves no task and no pending request."""
     before = asyncio.all_tasks()
-    async with asyncio.timeout(20):  # only against hanging; the machine may be busy
+    async with hang_guard():  # only against hanging; the machine may be busy
         try:
             yield gateway
         finally:

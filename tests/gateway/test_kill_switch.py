@@ -22,6 +22,7 @@ from tests.gateway.servers import (
 )
 from tests.gateway.stateless_callers import StatelessCaller, stateless_caller
 from tests.gateway.test_suspended_calls import FORM, INPUT_META, YES, AskingServer, retry
+from tests.tasks import hang_guard
 from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.enforcement import EnforcementChain
 from trunkline.gateway.events import CallSummary, GatewayEvent, KillSwitchChanged
@@ -341,7 +342,7 @@ async def test_killing_a_server_cancels_requests_that_mcp_does_not_define() -> N
     server, hold = one_tool(), HeldAnswer()
     server.methods["vendor/x"] = hold
     async with (
-        asyncio.timeout(10),
+        hang_guard(),
         gateway_with_switches(a=server) as (gateway, switches),
         session_client(gateway) as client,
     ):

@@ -17,6 +17,7 @@ from tests.gateway.servers import (
 )
 from tests.gateway.stateless_callers import RecordingStream, stateless_caller
 from tests.gateway.test_call_context import ENTRY, make_context
+from tests.tasks import hang_guard
 from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.decision_cache import CallerRules, Route
 from trunkline.gateway.events import CALL_EVENT_BATCH, CallSummary, EventBus, GatewayEvent
@@ -220,7 +221,7 @@ async def test_a_stopped_call_gets_the_reason_and_is_cancelled_at_the_server() -
     gateway = make_gateway(a=server)
     server.methods["tools/call"] = hold
     summaries = record_calls(gateway)
-    async with asyncio.timeout(10), running(gateway, server), session_client(gateway) as client:
+    async with hang_guard(), running(gateway, server), session_client(gateway) as client:
         call_task = asyncio.create_task(client.call("a__n"))
         await hold.started.wait()
         pipeline = gateway.pipeline
@@ -239,7 +240,7 @@ async def test_a_call_cancelled_by_its_client_is_recorded() -> None:
     gateway = make_gateway(a=server)
     server.methods["tools/call"] = hold
     summaries = record_calls(gateway)
-    async with asyncio.timeout(10), running(gateway, server):
+    async with hang_guard(), running(gateway, server):
         client = await stateless_caller(gateway)
         call_task = asyncio.create_task(client.call("a__n"))
         await hold.started.wait()

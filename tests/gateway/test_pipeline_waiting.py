@@ -19,6 +19,7 @@ from tests.gateway.stateless_callers import stateless_caller
 from tests.gateway.test_kill_switch import gateway_with_switches
 from tests.gateway.test_pipeline import ScriptedEnforcer, record_calls
 from tests.gateway.test_registry_changes import ServerTable, client_of, wait_until_replaced
+from tests.tasks import hang_guard
 from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.decision_cache import CallerCache, CallerRules, Route
 from trunkline.gateway.enforcement import EnforcementChain, PolicyEnforcer
@@ -112,7 +113,7 @@ async def start_slow(client: SessionClient, check: WaitingCheck) -> "asyncio.Tas
 
 async def test_a_check_that_waits_delays_only_its_own_call(check: WaitingCheck) -> None:
     server, gateway, enforcer = guarded(check)
-    async with asyncio.timeout(10), running(gateway, server), session_client(gateway) as client:
+    async with hang_guard(), running(gateway, server), session_client(gateway) as client:
         slow = await start_slow(client, check)
         for _ in range(3):
             assert text_of(await client.call("a__quick")) == "quick ran"
@@ -128,7 +129,7 @@ async def test_a_check_that_waits_delays_only_its_own_call(check: WaitingCheck) 
 async def test_a_check_that_waits_may_deny_with_an_error(check: WaitingCheck) -> None:
     server, gateway, enforcer = guarded(check)
     summaries = record_calls(gateway)
-    async with asyncio.timeout(10), running(gateway, server), session_client(gateway) as client:
+    async with hang_guard(), running(gateway, server), session_client(gateway) as client:
         slow = await start_slow(client, check)
         check.decide(Denied(NOT_ALLOWED))
         with pytest.raises(RpcError, match="no"):
@@ -141,7 +142,7 @@ async def test_a_check_that_waits_may_deny_with_an_error(check: WaitingCheck) ->
 async def test_a_check_that_waits_may_answer_instead_of_the_server(check: WaitingCheck) -> None:
     server, gateway, _ = guarded(check)
     summaries = record_calls(gateway)
-    async with asyncio.timeout(10), running(gateway, server):
+    async with hang_guard(), running(gateway, server):
         client = await stateless_caller(gateway)
         slow = asyncio.create_task(client.call("a__slow"))
         await check.started.wait()
@@ -155,7 +156,7 @@ async def test_a_check_that_waits_may_answer_instead_of_the_server(check: Waitin
 async def test_a_check_may_defer_several_times(check: WaitingCheck) -> None:
     server, gateway, _ = guarded(check)
     second = WaitingCheck()
-    async with asyncio.timeout(10), running(gateway, server), session_client(gateway) as client:
+    async with hang_guard(), running(gateway, server), session_client(gateway) as client:
         slow = await start_slow(client, check)
         check.decide(Deferred(second.wait(), 60.0))
         await second.started.wait()
@@ -170,7 +171,7 @@ async def test_a_check_that_does_not_decide_in_time_denies(deferred: bool) -> No
     server, gateway, enforcer = guarded(check)
     if not deferred:
         gateway.pipeline.check_timeout = 0.01
-    async with asyncio.timeout(10), running(gateway, server), session_client(gateway) as client:
+    async with hang_guard(), running(gateway, server), session_client(gateway) as client:
         with pytest.raises(RpcError, match=r"not allowed within 0\.01 s"):
             await client.call("a__slow")
     assert (server.count("tools/call"), enforcer.checked) == (0, [])
@@ -182,7 +183,7 @@ async def test_a_check_that_does_not_decide_in_time_denies(deferred: bool) -> No
 async def test_a_check_that_fails_denies(check: WaitingCheck, error: Exception) -> None:
     server, gateway, _ = guarded(check)
     check.error = error
-    async with asyncio.timeout(10), running(gateway, server), session_client(gateway) as client:
+    async with hang_guard(), running(gateway, server), session_client(gateway) as client:
         slow = await start_slow(client, check)
         check.decide()
         with pytest.raises(RpcError) as failed:
@@ -196,7 +197,7 @@ async def test_a_check_that_fails_denies(check: WaitingCheck, error: Exception) 
 async def test_a_later_check_may_refuse_a_call_that_waited(check: WaitingCheck) -> None:
     server, gateway, enforcer = guarded(check)
     enforcer.error = NOT_ALLOWED
-    async with asyncio.timeout(10), running(gateway, server), session_client(gateway) as client:
+    async with hang_guard(), running(gateway, server), session_client(gateway) as client:
         slow = await start_slow(client, check)
         check.decide()
         with pytest.raises(RpcError, match="no"):
@@ -207,7 +208,7 @@ async def test_a_later_check_may_refuse_a_call_that_waited(check: WaitingCheck) 
 async def test_a_client_may_cancel_a_call_that_waits(check: WaitingCheck) -> None:
     server, gateway, _ = guarded(check)
     summaries = record_calls(gateway)
-    async with asyncio.timeout(10), running(gateway, server):
+    async with hang_guard(), running(gateway, server):
         client = await stateless_caller(gateway)
         slow = asyncio.create_task(client.call("a__slow"))
         await check.started.wait()
@@ -221,7 +222,7 @@ async def test_a_client_may_cancel_a_call_that_waits(check: WaitingCheck) -> Non
 async def test_a_kill_switch_stops_a_call_that_waits(check: WaitingCheck) -> None:
     server = server_of_two()
     async with (
-        asyncio.timeout(10),
+        hang_guard(),
         gateway_with_switches(a=server) as (gateway, switches),
         session_client(gateway) as client,
     ):
@@ -257,7 +258,7 @@ async def test_a_call_that_waited_is_unknown_if_its_tool_was_hidden_meanwhile(
     check: WaitingCheck,
 ) -> None:
     server, gateway, _ = guarded(check)
-    async with asyncio.timeout(10), running(gateway, server), session_client(gateway) as client:
+    async with hang_guard(), running(gateway, server), session_client(gateway) as client:
         slow = await start_slow(client, check)
         gateway.registry.set_visibility(Visibility(policy=PolicyEnforcer(Policy([deny()]))))
         check.decide()
@@ -271,7 +272,7 @@ async def test_a_call_that_waited_is_checked_again_if_something_changed_meanwhil
     check: WaitingCheck, answers: bool
 ) -> None:
     server, gateway, enforcer = guarded(check)
-    async with asyncio.timeout(10), running(gateway, server):
+    async with hang_guard(), running(gateway, server):
         client = await stateless_caller(gateway)
         slow = asyncio.create_task(client.call("a__slow"))
         await check.started.wait()
@@ -315,7 +316,7 @@ async def test_a_call_that_waited_waits_again_for_the_check_of_a_new_configurati
 ) -> None:
     server, gateway, _ = guarded(check)
     second = WaitingCheck(60.0)
-    async with asyncio.timeout(10), running(gateway, server), session_client(gateway) as client:
+    async with hang_guard(), running(gateway, server), session_client(gateway) as client:
         slow = await start_slow(client, check)
         gateway.pipeline.enforcer = ChecksEveryCall(second.check)
         check.decide()
@@ -336,7 +337,7 @@ async def test_a_call_that_waited_is_denied_by_a_new_rule_about_its_arguments(
     open_policy = PolicyEnforcer(Policy([allow()]))
     gateway.pipeline.enforcer = PolicyAfter(check, open_policy)
     check.waits_for = "fs__read"
-    async with asyncio.timeout(10), running(gateway, server), session_client(gateway) as client:
+    async with hang_guard(), running(gateway, server), session_client(gateway) as client:
         calling = asyncio.create_task(client.call("fs__read", arguments={"path": "/etc/x"}))
         await check.started.wait()
         strict = PolicyEnforcer(Policy([deny(condition=NO_ETC), allow()]))

@@ -7,6 +7,7 @@ import pytest
 
 from tests.contexts import call_of, start_call
 from tests.gateway.servers import SilentBackend
+from tests.tasks import hang_guard
 from trunkline.gateway.backend import BackendAbilities, BackendOwner, ServerRequestMode
 from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.secondary_sessions import (
@@ -138,7 +139,7 @@ async def test_a_server_with_per_call_streams_learns_the_features_of_each_client
 
     upstream = Upstream(UpstreamSettings("s", "s"), connect, changed, Recorder(), lambda: 0.0)
     running = asyncio.create_task(upstream.run())
-    async with asyncio.timeout(5):
+    async with hang_guard():
         await ready.wait()
         clients = [
             Recorder(SAMPLING),

@@ -24,6 +24,7 @@ from tests.gateway.servers import (
     tool,
 )
 from tests.gateway.stateless_callers import RecordingStream, StatelessScriptedServer
+from tests.tasks import hang_guard
 from trunkline.gateway.gateway import Gateway
 from trunkline.jsonrpc import Notification, Request, RpcError, memory_pipe, to_raw
 from trunkline.mcp.identity import LOCAL_PRINCIPAL
@@ -425,7 +426,7 @@ async def test_a_client_that_does_not_read_keeps_no_server_from_others() -> None
         session.notified(Notification("notifications/initialized"))
         params = {"name": "s__t", "_meta": {"progressToken": "p"}}
         answer = session.answer(Request(1, "tools/call", to_raw(params)), stream)
-        async with asyncio.timeout(5):
+        async with hang_guard():
             await answer
             assert await user.call("s__t") == {"content": []}
         assert stream.take_notifications() == []

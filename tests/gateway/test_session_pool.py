@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.tasks import hang_guard
 from trunkline.gateway.client import DownstreamClient
 from trunkline.gateway.session_pool import (
     NO_INPUT_GROUP,
@@ -321,7 +322,7 @@ async def test_an_idle_stateless_session_is_closed_after_its_timeout() -> None:
     harness.acquire("a", object(), owner=stateless("S"))
     await harness.settle()
     await harness.finish("a")
-    async with asyncio.timeout(5):
+    async with hang_guard():
         while not harness.closed:
             await asyncio.sleep(0)
     assert harness.pool.extra_count == 0

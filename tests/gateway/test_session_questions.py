@@ -20,6 +20,7 @@ from tests.gateway.servers import (
 )
 from tests.gateway.stateless_callers import CAPABILITIES, StatelessCaller, stateless_caller
 from tests.gateway.test_session_lifecycle import initialized_engine, send_text, text
+from tests.tasks import hang_guard
 from trunkline.gateway.settings import UpstreamSettings
 from trunkline.jsonrpc import RpcError, from_raw
 
@@ -306,7 +307,7 @@ async def test_an_open_question_extends_no_calls_of_others_or_later_ones() -> No
     async with running(gateway, curious, idle), session_client(gateway, elicitation={}) as user:
         user.answers["elicitation/create"] = thinking = HeldAnswer({"action": "decline"})
         first = asyncio.create_task(user.call("s__echo"))
-        async with asyncio.timeout(10):
+        async with hang_guard():
             await thinking.started.wait()
             other = await user.expect_error("tools/call", {"name": "t__echo"})
             curious.methods["tools/call"] = HeldAnswer()

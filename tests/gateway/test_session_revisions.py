@@ -31,6 +31,7 @@ from tests.gateway.stateless_callers import (
 )
 from tests.gateway.test_session import Wire
 from tests.gateway.test_session_questions import asking
+from tests.tasks import hang_guard
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.session import GatewayIdentity
 from trunkline.gateway.settings import GatewayLimits, UpstreamSettings
@@ -270,7 +271,7 @@ async def test_no_request_is_an_incident(method: str, enveloped: bool) -> None:
         UpstreamSettings("s", "s"),
         lambda listener: server.connect(listener, gateway.remapper, gateway.client_capabilities),
     )
-    async with asyncio.timeout(20):
+    async with hang_guard():
         wire = Wire(gateway)
         if method != "initialize":
             await wire.open()

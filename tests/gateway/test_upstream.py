@@ -19,6 +19,7 @@ from tests.gateway.servers import (
     text_of,
     tool,
 )
+from tests.tasks import hang_guard
 from trunkline.gateway.backend import (
     BackendAbilities,
     BackendFeatures,
@@ -354,7 +355,7 @@ async def test_only_ready_time_counts_as_uptime(
     fake = Fake()
     fake.failure = RuntimeError("it cannot list")
     watched = Watched(fake, max_restarts=1)
-    async with asyncio.timeout(5):
+    async with hang_guard():
         await watched.until(UpstreamState.FAILED)
     assert lives == [0.0, 0.0]
     assert watched.upstream.error == "it cannot list"
@@ -364,7 +365,7 @@ async def test_the_state_of_a_server_shows_no_data_of_its_errors() -> None:
     fake = Fake()
     fake.failure = RpcError(-32001, "cannot list", {"token": "hunter2"})
     watched = Watched(fake, max_restarts=0)
-    async with asyncio.timeout(5):
+    async with hang_guard():
         await watched.until(UpstreamState.FAILED)
     assert watched.upstream.error == "cannot list (-32001)"
 
@@ -374,7 +375,7 @@ async def test_a_backend_that_stays_up_is_restarted_without_limit() -> None:
     fake = Fake()
     fake.ended.set()
     watched = Watched(fake, max_restarts=1, healthy_uptime=0.0)
-    async with asyncio.timeout(5):
+    async with hang_guard():
         while watched.starts < 5:
             await asyncio.sleep(0)
         await watched.stop()
@@ -386,7 +387,7 @@ async def test_a_change_during_a_listing_is_not_missed() -> None:
     first, second = asyncio.Event(), asyncio.Event()
     fake.at_listing = [first, second]
     watched = Watched(fake)
-    async with asyncio.timeout(5):
+    async with hang_guard():
         await watched.until(UpstreamState.STARTING)
         await asyncio.sleep(0)
         for event, name in ((first, "a"), (second, "b")):
@@ -403,7 +404,7 @@ async def test_a_backend_that_cannot_be_relisted_keeps_its_features() -> None:
     fake = Fake()
     fake.listed = ["a"]
     watched = Watched(fake)
-    async with asyncio.timeout(5):
+    async with hang_guard():
         await watched.until(UpstreamState.READY)
         fake.failure = RpcError(-32603, "busy")
         watched.upstream.on_features_changed("tools")
@@ -424,7 +425,7 @@ async def test_a_backend_that_cannot_be_closed_is_restarted_all_the_same() -> No
     fake = Fake()
     fake.failure = ValueError("cannot")
     watched = Watched(fake, max_restarts=3)
-    async with asyncio.timeout(5):
+    async with hang_guard():
         await watched.until(UpstreamState.FAILED)
     assert (watched.starts, fake.closed) == (4, 4)
 
@@ -433,7 +434,7 @@ async def test_a_backend_is_closed_completely_even_if_the_caller_is_cancelled() 
     fake = Fake()
     fake.may_close.clear()
     watched = Watched(fake)
-    async with asyncio.timeout(5):
+    async with hang_guard():
         await watched.until(UpstreamState.READY)
         fake.ended.set()
         await fake.closing.wait()

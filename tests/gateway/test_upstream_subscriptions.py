@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.gateway.test_upstream import Fake, Watched
+from tests.tasks import hang_guard
 from trunkline.gateway.backend import BackendAbilities
 from trunkline.gateway.upstream import UpstreamState
 from trunkline.jsonrpc import METHOD_NOT_FOUND, ConnectionLost, RpcError
@@ -56,7 +57,7 @@ class Ready:
     def __init__(self, *capabilities: str, **settings: Any) -> None:
         self.fake = SubscribableBackend(*capabilities)
         self.settings = settings
-        self.timeout = asyncio.timeout(5)
+        self.timeout = hang_guard()
 
     async def __aenter__(self) -> Watched:
         await self.timeout.__aenter__()

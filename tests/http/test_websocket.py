@@ -12,7 +12,7 @@ from websockets.client import ClientProtocol
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 
-from tests.tasks import is_stuck, settle, stop, tidy
+from tests.tasks import hang_guard, is_stuck, settle, stop, tidy
 from trunkline.http.websocket import (
     WebSocketLimits,
     WebSocketTransport,
@@ -322,7 +322,7 @@ async def test_a_client_that_answers_pings_is_kept() -> None:
     transport = channel_on(wire, WebSocketLimits(ping_interval=0.001))
     task = asyncio.create_task(transport.receive())
     for _ in range(3):
-        async with asyncio.timeout(5):
+        async with hang_guard():
             while not wire.sent:
                 await asyncio.sleep(0)
         assert wire.frames() == [(Opcode.PING, b"")]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.json_values import JSON
 from tests.sources.registries import PUBKEY, TREE, category, signed, tree
 from tests.sources.test_signing import SIGNER
+from tests.tasks import hang_guard
 from trunkline.jsonrpc import ConnectionLost
 from trunkline.sources.federation import (
     STALE_AFTER,
@@ -169,7 +170,7 @@ async def test_a_slow_peer_times_out() -> None:
 
     peers = PeerPoller(SETTINGS, never, PeerLimits(timeout=0.0))
     peers.set_endorsements([endorsement()], "0" * 64)
-    async with asyncio.timeout(5):
+    async with hang_guard():
         await peers.poll()
     assert peers.all[0].problem == "no answer within 0 s"
 
@@ -191,7 +192,7 @@ class CountingPoller(PeerPoller):
 async def running(limits: PeerLimits) -> AsyncGenerator[CountingPoller]:
     peers = CountingPoller(FakeWeb(peer=GOOD, other=GOOD), limits)
     task = asyncio.create_task(peers.run())
-    async with asyncio.timeout(5):
+    async with hang_guard():
         yield peers
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -234,7 +235,7 @@ def http_response(status: str, body: bytes, *headers: str) -> bytes:
 
 
 async def test_a_registry_is_fetched_over_http() -> None:
-    async with asyncio.timeout(5), http_server(http_response("200 OK", GOOD)) as url:
+    async with hang_guard(), http_server(http_response("200 OK", GOOD)) as url:
         assert await fetch_over_https(url, lambda _: True) == GOOD
 
 
@@ -242,14 +243,14 @@ async def test_a_registry_is_fetched_over_http() -> None:
 @pytest.mark.parametrize("status", ["404 Not Found", "302 Found", "500 Oops"])
 async def test_redirects_and_error_statuses_are_rejected(status: str) -> None:
     location = "location: http://127.0.0.1/"
-    async with asyncio.timeout(5), http_server(http_response(status, b"", location)) as url:
+    async with hang_guard(), http_server(http_response(status, b"", location)) as url:
         with pytest.raises(PeerRejected, match=f"expected status 200, got {status[:3]}"):
             await fetch_over_https(url, lambda _: True)
 
 
 async def test_a_response_that_is_too_long_is_rejected() -> None:
     limits = PeerLimits(max_bytes=10)
-    async with asyncio.timeout(5), http_server(http_response("200 OK", GOOD)) as url:
+    async with hang_guard(), http_server(http_response("200 OK", GOOD)) as url:
         with pytest.raises(ConnectionLost):
             await fetch_over_https(url, lambda _: True, limits)
 
@@ -259,7 +260,7 @@ async def test_a_response_that_is_too_long_is_rejected() -> None:
     ["127.0.0.1", "10.1.2.3", "169.254.169.254", "[::1]", "[::ffff:192.168.0.1]", "localhost"],
 )
 async def test_private_addresses_are_refused(host: str) -> None:
-    async with asyncio.timeout(5):
+    async with hang_guard():
         with pytest.raises(ConnectionLost, match="its address is not allowed"):
             await fetch_over_https(f"https://{host}/r.json")
 

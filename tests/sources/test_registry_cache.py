@@ -12,6 +12,7 @@ import pytest
 from tests.sources.registries import PUBKEY, TREE, signed, tree, write
 from tests.sources.test_registry_file import NEW, made
 from tests.sources.test_signing import SIGNER
+from tests.tasks import hang_guard
 from trunkline.documents.errors import ConfigErrors
 from trunkline.sources.registry_cache import RegistryCache
 from trunkline.sources.registry_file import add_category, log_path, sign_registry
@@ -93,7 +94,7 @@ async def test_no_caller_waits_while_another_checks_the_file(
         await go_on.wait()
 
     monkeypatch.setattr(cache, "_reload_if_changed", check)
-    async with asyncio.timeout(5):
+    async with hang_guard():
         first = asyncio.create_task(cache.current())
         await checking.wait()
         assert (await cache.current()).loaded.registry.version == "1.2.3"

@@ -17,6 +17,7 @@ from tests.sources.registries import PUBKEY, TREE, category, signed, tree, write
 from tests.sources.test_federation import FakeWeb, endorsement
 from tests.sources.test_registry_cache import rewrite
 from tests.sources.test_signing import SIGNER
+from tests.tasks import hang_guard
 from trunkline.documents.errors import ConfigErrors
 from trunkline.jsonrpc import RpcError, from_raw, to_raw
 from trunkline.mcp.versions import V2025_06_18, V2025_11_25, Revision
@@ -80,7 +81,7 @@ async def started(
     **responses: bytes | Exception,
 ) -> AsyncGenerator[BackendClient]:
     made = BackendClient(write(folder / "a.json", value), settings, **responses)
-    async with asyncio.timeout(10):
+    async with hang_guard():
         await made.backend.start()
         yield made
         await made.backend.aclose()

@@ -14,7 +14,7 @@ from typing import Any, ParamSpec
 import pytest
 import uvloop
 
-from tests.tasks import is_stuck, settle, stop
+from tests.tasks import hang_guard, is_stuck, settle, stop
 from trunkline.jsonrpc import Connection, ConnectionLost, Peer, RemoteProtocolError, from_raw
 from trunkline.stdio import child as child_module
 from trunkline.stdio.child import ChildProcess
@@ -97,7 +97,7 @@ def leaves_nothing_behind(test: Test[P]) -> Test[P]:
     @wraps(test)
     async def run(*args: P.args, **kwargs: P.kwargs) -> None:
         before = asyncio.all_tasks(), child_pids(), descriptors()
-        async with asyncio.timeout(40):
+        async with hang_guard():
             await test(*args, **kwargs)
         await settle()
         assert (asyncio.all_tasks(), child_pids(), descriptors()) == before

@@ -13,6 +13,7 @@ from prometheus_client.openmetrics import parser
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.endpoints.exchanges import FakeExchange, make_request
+from tests.tasks import HANG_TIMEOUT, hang_guard
 from trunkline.endpoints.auth import EndpointSettings
 from trunkline.endpoints.pages import HealthPages, HttpPage, HttpPages
 from trunkline.jsonrpc import Incident
@@ -242,7 +243,7 @@ class BlockedEncoder:
         self.running += 1
         self.most = max(self.most, self.running)
         self._loop.call_soon_threadsafe(self.started.set)
-        assert self.unblocked.wait(20)
+        assert self.unblocked.wait(HANG_TIMEOUT)
         self.running -= 1
         return metrics.encode(as_openmetrics)
 
@@ -308,7 +309,7 @@ async def test_a_client_that_disconnects_does_not_keep_its_turn() -> None:
         exchange.disconnect()
     blocked.encoder.unblocked.set()
     last = FakeExchange()
-    async with asyncio.timeout(20):
+    async with hang_guard():
         while last.status != 200:  # refused until the others have ended
             last = blocked.get()
             await last.answered.wait()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator
 import pytest
 
 from tests.calls import ended_call
+from tests.tasks import HANG_TIMEOUT
 from trunkline.gateway.events import AuthRejected, BackendStateChanged
 from trunkline.jsonrpc import Incident
 from trunkline.telemetry.log import (
@@ -290,7 +291,7 @@ def test_slow_reader_misses_lines_and_sees_their_number(
     reader.start()
     writer.stop(10)
     os.close(far)
-    reader.join(10)
+    reader.join(HANG_TIMEOUT)
     lines = found[0].splitlines()
     assert lines.count(b"x" * 9999) == count - dropped
     reported = [int(each.split()[0]) for each in lines if b"were dropped" in each]
@@ -337,5 +338,7 @@ print("stopped", flush=True)
 def test_a_process_exits_while_its_log_is_blocked(pipe: tuple[int, int]) -> None:
     _, far = pipe
     command = [sys.executable, "-c", BLOCKED]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=far, timeout=30, check=True)
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=far, timeout=HANG_TIMEOUT, check=True
+    )
     assert done.stdout == b"stopped\n"

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from tests.tasks import hang_guard
 from trunkline.routing import breaker
 from trunkline.telemetry.otlp import (
     CLIENT_KIND,
@@ -142,7 +143,7 @@ async def exporting(
         lambda: 0.5,
         ExportLimits(delay=delay, close_timeout=close_timeout),
     )
-    async with asyncio.timeout(10):
+    async with hang_guard():
         yield made
         await made.aclose()
 

@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+from tests.tasks import hang_guard
 from tests.telemetry.test_exposition import parsed
 from trunkline.telemetry import metrics as process
 from trunkline.telemetry.exposition import MetricsExposition
@@ -30,7 +31,7 @@ async def test_loop_lag_is_measured_until_stopped() -> None:
     lag = LoopLagMonitor(interval=0.0)
     lag.start()
     lag.start()
-    async with asyncio.timeout(10):
+    async with hang_guard():
         while sum(lag.histogram.counts) < 3:
             await asyncio.sleep(0)
     lag.stop()
