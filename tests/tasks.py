@@ -51,7 +51,7 @@ async def hang_guard() -> AsyncGenerator[None]:
 
 
 class LoopClock:
-    """The clock of the running loop, which only moves when a test advances it.
+    """The clock of the running loop, which only moves when a test moves it.
 
     For timeouts that a test expects to expire. So the speed of the machine does not matter.
     """
@@ -71,6 +71,23 @@ class LoopClock:
         await settle()
         self._now += seconds
         await settle()
+
+    def skip_idle_time(self) -> None:
+        """From now on, move to the next timer whenever all tasks wait.
+
+        Only for tests in which no task waits for a socket, a thread or a process.
+        """
+        selector: Any = getattr(asyncio.get_running_loop(), "_selector")  # noqa: B009
+        select = selector.select
+
+        def skip(timeout: float | None) -> Any:
+            if timeout is None:
+                return select(None)
+            if not (ready := select(0)):
+                self._now += max(timeout, 0.0)
+            return ready
+
+        selector.select = skip
 
 
 async def settle() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.backends.test_stateless_server import GATEWAY, Listener, until
 from tests.gateway.servers import tool
-from tests.tasks import hang_guard, stop, tidy
+from tests.tasks import LoopClock, hang_guard, stop, tidy
 from trunkline.backends.connect import ClientIdentity, ProtocolSetting, StdioConnector
 from trunkline.backends.era_cache import EraCache, EraFile, MemoryEraStore
 from trunkline.backends.limits import BackendLimits
@@ -28,7 +28,7 @@ SERVER = {"name": "child", "version": "1"}
 MODERN = discover_result({"tools": {}}, SERVER, None)
 WELCOME = initialize_result(V2025_11_25, {"tools": {}}, SERVER, None)
 EXIT, SILENT = "exit", "silent"
-PATIENT_TIMEOUTS = ProbeTimeouts(usual=60.0, long=60.0)
+PATIENT_TIMEOUTS = ProbeTimeouts(usual=30.0, long=30.0)
 SHORT_TIMEOUTS = ProbeTimeouts(usual=0.01, long=0.03)
 
 
@@ -257,11 +257,19 @@ async def test_a_configured_protocol_is_not_probed(wanted: ProtocolSetting, tmp_
 # Silence
 
 
+async def let_probe_expire(script: Script, clock: LoopClock) -> None:
+    """Let the probe, which the server does not answer, time out, and wait for `initialize`."""
+    await until(script.has_received(DISCOVER))
+    await clock.advance(PATIENT_TIMEOUTS.usual)
+    await until(script.has_received(DISCOVER, INITIALIZE))
+
+
 @tidy
 @pytest.mark.holds("T104")
 async def test_a_silent_child_is_usable_soon_and_not_written_to_the_file(
     tmp_path: Path,
 ) -> None:
+    LoopClock().skip_idle_time()
     script = Script(discover=SILENT, initialize=WELCOME)
     for _ in range(2):
         async with running(script, folder=tmp_path, timeouts=SHORT_TIMEOUTS) as place:
@@ -289,10 +297,10 @@ async def test_a_silent_child_delays_no_other_server() -> None:
 async def test_a_slow_starting_childs_answer_to_the_probe_counts(
     modern: bool, tmp_path: Path
 ) -> None:
-    script = Script(discover=SILENT, initialize=SILENT)
-    async with running(script, folder=tmp_path, timeouts=SHORT_TIMEOUTS) as place:
+    clock, script = LoopClock(), Script(discover=SILENT, initialize=SILENT)
+    async with running(script, folder=tmp_path) as place:
         opening = asyncio.create_task(place.open())
-        await until(script.has_received(DISCOVER, INITIALIZE))
+        await let_probe_expire(script, clock)
         assert not opening.done()
         # The server reads and answers one message after the other.
         await script.answer(DISCOVER, MODERN if modern else NO)
@@ -306,10 +314,10 @@ async def test_a_slow_starting_childs_answer_to_the_probe_counts(
 
 @tidy
 async def test_a_late_discovery_counts_although_initialize_was_refused() -> None:
-    script = Script(discover=SILENT, initialize=LATE)
-    async with running(script, timeouts=SHORT_TIMEOUTS) as place:
+    clock, script = LoopClock(), Script(discover=SILENT, initialize=LATE)
+    async with running(script) as place:
         opening = asyncio.create_task(place.open())
-        await until(script.has_received(DISCOVER, INITIALIZE))
+        await let_probe_expire(script, clock)
         await script.answer(DISCOVER, MODERN)
         backend = await opening
         assert isinstance(backend, StatelessServer)
@@ -318,6 +326,7 @@ async def test_a_late_discovery_counts_although_initialize_was_refused() -> None
 
 @tidy
 async def test_a_child_that_stays_silent_and_refuses_fails_at_its_timeout() -> None:
+    LoopClock().skip_idle_time()
     script = Script(discover=SILENT, initialize=error(-32603))
     async with running(script, timeouts=SHORT_TIMEOUTS) as place:
         assert "-32603" in await place.refusal()
@@ -326,6 +335,7 @@ async def test_a_child_that_stays_silent_and_refuses_fails_at_its_timeout() -> N
 
 @tidy
 async def test_messages_after_initialization_change_nothing() -> None:
+    LoopClock().skip_idle_time()
     script = Script(discover=SILENT, initialize=WELCOME)
     async with running(script, timeouts=SHORT_TIMEOUTS) as place:
         backend = await place.open()
@@ -407,13 +417,14 @@ async def test_a_child_that_cannot_be_restarted_fails_with_the_reason() -> None:
 
 
 @tidy
-@pytest.mark.parametrize("methods", [[DISCOVER], [DISCOVER, INITIALIZE]])
-async def test_a_cancelled_detection_leaves_no_child(methods: list[str]) -> None:
-    timeouts = PATIENT_TIMEOUTS if len(methods) == 1 else SHORT_TIMEOUTS
-    script = Script(discover=SILENT, initialize=SILENT)
-    async with running(script, timeouts=timeouts) as place:
+@pytest.mark.parametrize("probe_expires", [False, True])
+async def test_a_cancelled_detection_leaves_no_child(probe_expires: bool) -> None:
+    clock, script = LoopClock(), Script(discover=SILENT, initialize=SILENT)
+    async with running(script) as place:
         opening = asyncio.create_task(place.open())
-        await until(script.has_received(*methods))
+        await until(script.has_received(DISCOVER))
+        if probe_expires:
+            await let_probe_expire(script, clock)
         await stop(opening)
 
 

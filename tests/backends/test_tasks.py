@@ -21,6 +21,7 @@ from tests.gateway.servers import (
     tool,
 )
 from tests.gateway.stateless_callers import stateless_caller
+from tests.tasks import LoopClock
 from trunkline.jsonrpc import RpcError
 from trunkline.mcp.server_requests import ELICIT
 from trunkline.mcp.tasks import PollIntervals
@@ -256,6 +257,7 @@ async def test_a_server_that_dies_between_two_rounds_is_unavailable() -> None:
 
 
 async def test_a_task_that_never_ends_is_cancelled_at_the_timeout_of_the_call() -> None:
+    LoopClock().skip_idle_time()
     server = Worker()
     server.methods["tasks/result"] = HeldAnswer()
     made = make_gateway()

@@ -23,6 +23,7 @@ from tests.gateway.stateless_callers import (
     StatelessScriptedServer,
     stateless_caller,
 )
+from tests.tasks import LoopClock
 from trunkline.backends.limits import BackendLimits
 from trunkline.jsonrpc import RpcError
 from trunkline.mcp.capabilities import TASKS_EXTENSION
@@ -200,6 +201,7 @@ async def test_a_server_that_dies_during_a_poll_interval_is_noticed_at_once() ->
 
 
 async def test_an_extension_task_that_never_ends_is_cancelled_too() -> None:
+    LoopClock().skip_idle_time()
     server = Extended()
     server.states(Extended.state("working", pollIntervalMs=10))
     made = make_gateway()

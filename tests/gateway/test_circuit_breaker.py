@@ -19,6 +19,7 @@ from tests.gateway.servers import (
     session_client,
     text_of,
 )
+from tests.tasks import LoopClock
 from trunkline.backends.http_responses import SessionLost, UpstreamStatusError
 from trunkline.gateway.events import BackendStateChanged, GatewayEvent
 from trunkline.gateway.gateway import Gateway
@@ -222,6 +223,7 @@ def allow_probe(gateway: Gateway, name: str) -> None:
 
 @pytest.mark.holds("O0.12", "M12", "C22")
 async def test_an_open_circuit_refuses_at_once_and_affects_no_other_server() -> None:
+    LoopClock().skip_idle_time()
     failing, good = Failing(), one_tool()
     gateway = make_gateway(good=good)
     add(gateway, "bad", failing, timeout=0.01, breaker_threshold=2, breaker_recovery=RECOVERY)
@@ -254,6 +256,7 @@ async def probing() -> AsyncGenerator[
     tuple[Failing, SessionClient, HeldAnswer, "asyncio.Task[Any]"]
 ]:
     """Start a probe call whose answer is held back."""
+    LoopClock().skip_idle_time()
     failing = Failing()
     gateway = make_gateway()
     add(gateway, "bad", failing, timeout=0.01, breaker_threshold=1, breaker_recovery=RECOVERY)
@@ -289,6 +292,7 @@ async def test_a_cancelled_probe_call_leaves_the_probe_to_the_next_one() -> None
 
 
 async def test_queued_calls_fail_when_the_circuit_opens() -> None:
+    LoopClock().skip_idle_time()
     failing = Failing()
     gateway = make_gateway()
     limits = {"max_in_flight": 1, "breaker_threshold": 1, "breaker_recovery": RECOVERY}
@@ -307,6 +311,7 @@ async def test_queued_calls_fail_when_the_circuit_opens() -> None:
 
 
 async def test_calls_queued_for_a_session_fail_when_the_circuit_opens() -> None:
+    LoopClock().skip_idle_time()
     failing = Failing()
     gateway = make_gateway()
     limits = {"max_sessions": 0, "breaker_threshold": 1, "breaker_recovery": RECOVERY}

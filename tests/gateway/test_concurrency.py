@@ -9,7 +9,7 @@ import pytest
 
 from tests.contexts import call_of, end_call
 from tests.gateway.clock import ClockLoop, pass_time
-from tests.tasks import hang_guard
+from tests.tasks import LoopClock, hang_guard
 from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.concurrency import QueueFull, UpstreamQueue, fair_share
 from trunkline.jsonrpc import PendingResult, Raw
@@ -139,6 +139,7 @@ async def test_a_queued_call_can_leave_and_a_running_one_is_cancelled() -> None:
 
 
 async def test_a_call_over_its_timeout_gets_an_error() -> None:
+    LoopClock().skip_idle_time()
     stopped = asyncio.Event()
 
     async def forever() -> None:
@@ -164,6 +165,7 @@ async def test_a_call_over_its_timeout_gets_an_error() -> None:
 
 
 async def test_each_call_has_its_own_deadline_in_the_queue() -> None:
+    LoopClock().skip_idle_time()
     queue, started = new_queue(9, 0.05), list[PendingResult]()
     first = submit(queue, starter(started))
     await asyncio.sleep(0)
@@ -177,6 +179,7 @@ async def test_each_call_has_its_own_deadline_in_the_queue() -> None:
 
 
 async def test_the_time_a_client_takes_to_answer_does_not_count() -> None:
+    LoopClock().skip_idle_time()
     queue, started, client = new_queue(9, 0.01), list[PendingResult](), FakeClient()
     answer = submit(queue, starter(started), client)
     client.asked_at = asyncio.get_running_loop().time()
@@ -192,6 +195,7 @@ async def test_the_time_a_client_takes_to_answer_does_not_count() -> None:
 
 
 async def test_a_server_request_sent_before_a_call_does_not_extend_the_call() -> None:
+    LoopClock().skip_idle_time()
     queue, started, client = new_queue(9, 0.01), list[PendingResult](), FakeClient()
     client.asked_at = asyncio.get_running_loop().time() - 1.0
     answer = submit(queue, starter(started), client)
@@ -259,6 +263,7 @@ def test_a_new_maximum_applies_to_calls_in_flight() -> None:
 
 
 async def test_a_new_timeout_applies_to_all_and_never_extends_the_time_left() -> None:
+    LoopClock().skip_idle_time()
     queue, started = new_queue(4, 60.0), list[PendingResult]()
     old = submit(queue, starter(started))
     queue.reconfigure(0, 0.01)

@@ -20,7 +20,7 @@ from tests.gateway.servers import (
 )
 from tests.gateway.stateless_callers import CAPABILITIES, StatelessCaller, stateless_caller
 from tests.gateway.test_session_lifecycle import initialized_engine, send_text, text
-from tests.tasks import hang_guard
+from tests.tasks import LoopClock, hang_guard
 from trunkline.gateway.settings import UpstreamSettings
 from trunkline.jsonrpc import RpcError, from_raw
 
@@ -299,6 +299,7 @@ async def test_a_text_engine_cannot_send_requests_to_the_client() -> None:
 
 
 async def test_an_open_question_extends_no_calls_of_others_or_later_ones() -> None:
+    LoopClock().skip_idle_time()
     curious, idle, gateway = one_tool(), one_tool(), make_gateway()
     asking(curious, "elicitation/create")
     idle.methods["tools/call"] = HeldAnswer()

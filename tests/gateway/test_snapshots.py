@@ -20,6 +20,7 @@ from tests.gateway.servers import (
 )
 from tests.gateway.stateless_callers import CAPABILITIES, RecordingStream, StatelessCaller
 from tests.gateway.test_gated_features import EVERYTHING, gating_server
+from tests.tasks import LoopClock
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.session import GatewayIdentity
 from trunkline.gateway.stores import MemoryListingStore
@@ -173,6 +174,7 @@ def iter_keys(gateway: Gateway) -> Any:
 
 
 async def test_a_waiting_call_ends_at_its_timeout() -> None:
+    LoopClock().skip_idle_time()
     store = await warm(one_tool())
     server = one_tool()
     slow(server)

@@ -26,6 +26,7 @@ from tests.gateway.stateless_callers import (
     cancel_all,
     stateless_caller,
 )
+from tests.tasks import LoopClock
 from trunkline.gateway.settings import GatewayLimits
 from trunkline.gateway.stateless import SubscriptionStream
 from trunkline.jsonrpc import Raw, from_raw, to_raw
@@ -309,6 +310,7 @@ async def test_a_failed_subscription_is_left_out_of_the_acknowledgement() -> Non
 
 
 async def test_a_slow_server_delays_the_acknowledgement_only_up_to_a_limit() -> None:
+    LoopClock().skip_idle_time()
     limits = GatewayLimits(acknowledge_timeout=0.1)
     able, slow = subscribable("x:1", "x:2"), subscribable("y:1", "y:2")
     slow.methods[SUBSCRIBE] = hold = HeldAnswer({})

@@ -24,7 +24,7 @@ from tests.gateway.stateless_callers import (
     stateless_params,
 )
 from tests.gateway.test_pipeline import record_calls
-from tests.tasks import settle
+from tests.tasks import LoopClock, settle
 from trunkline.gateway import suspended_calls as module
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.request_state import KeyRing, StateCipher
@@ -185,6 +185,7 @@ async def test_a_retry_for_another_call_changes_nothing() -> None:
 
 @pytest.mark.holds("T91")
 async def test_a_client_that_never_returns_abandons_its_call() -> None:
+    LoopClock().skip_idle_time()
     server = AskingServer(("elicitation/create", FORM))
     async with running(
         make_gateway(server, suspended_calls(input_timeout=0.01)), server
@@ -383,6 +384,7 @@ async def test_a_retry_may_get_the_questions_it_declares_itself() -> None:
 
 
 async def test_the_number_and_size_of_the_questions_of_one_round_are_limited() -> None:
+    LoopClock().skip_idle_time()
     calls = suspended_calls(question_delay=0.5)  # a slow machine needs long to send them all
     large = FORM | {"message": "x" * (3 * 1024 * 1024)}
     server = AskingServer()

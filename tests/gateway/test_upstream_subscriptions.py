@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.gateway.test_upstream import Fake, Watched
-from tests.tasks import hang_guard
+from tests.tasks import LoopClock, hang_guard
 from trunkline.gateway.backend import BackendAbilities
 from trunkline.gateway.upstream import UpstreamState
 from trunkline.jsonrpc import METHOD_NOT_FOUND, ConnectionLost, RpcError
@@ -186,6 +186,7 @@ async def test_a_backend_that_ends_meanwhile_is_unavailable() -> None:
 
 @pytest.mark.parametrize("action", ["follow x:", "unfollow y:"])
 async def test_a_queued_call_waits_no_longer_than_its_timeout(action: str) -> None:
+    LoopClock().skip_idle_time()
     ready = Ready(timeout=0.02)
     async with ready as watched:
         await watched.upstream.subscribe("y:", V2025_11_25)
