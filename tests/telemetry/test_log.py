@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Generator
+from functools import partial
 
 import pytest
 
@@ -26,6 +27,7 @@ from trunkline.telemetry.log import (
     buffer_logging,
     capture_logging,
     record_line,
+    write_all,
 )
 from trunkline.telemetry.log_lines import LogLevel, LogLine
 
@@ -245,7 +247,7 @@ def text_only(line: LogLine, now: float) -> bytes:
 
 def started_writer(descriptor: int, max_queued: int = 1000) -> tuple[LogQueueHandler, LogWriter]:
     queue = LogQueueHandler(max_queued)
-    writer = LogWriter(queue, descriptor, text_only)
+    writer = LogWriter(queue, partial(write_all, descriptor), text_only)
     writer.start()
     return queue, writer
 
@@ -322,10 +324,11 @@ def test_a_line_that_cannot_be_formatted_stops_no_other(pipe: tuple[int, int]) -
 # A process whose stderr nothing reads, and whose log thread blocks while it writes
 BLOCKED = """
 import sys
-from trunkline.telemetry.log import LogQueueHandler, LogWriter
+from functools import partial
+from trunkline.telemetry.log import LogQueueHandler, LogWriter, write_all
 from trunkline.telemetry.log_lines import LogLine, format_text
 queue = LogQueueHandler()
-writer = LogWriter(queue, 2, format_text)
+writer = LogWriter(queue, partial(write_all, 2), format_text)
 writer.start()
 for _ in range(100):
     queue.write_line(LogLine("info", "k", "x" * 9999))

@@ -14,8 +14,14 @@ import logging
 import os
 import random
 import signal
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import (
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    nullcontext,
+    suppress,
+)
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +74,7 @@ from trunkline.jsonrpc import RpcError, Transport
 from trunkline.mcp.identity import LOCAL_PRINCIPAL, Principal
 from trunkline.stdio.stderr_log import StderrLine
 from trunkline.stdio.stream import open_stdio
+from trunkline.systemd import InheritedSocket
 
 if TYPE_CHECKING:
     from trunkline.auth.authenticator import TokenAuthenticator
@@ -291,7 +298,9 @@ class App:
         self._router: HttpRouter | None = None
         self._listener: HttpListener | None = None
         self._asgi: AsgiApp | None = None
-        self._listen_address: str | None = None
+        self._listen_addresses: tuple[str, ...] = ()
+        # Called once when a shutdown begins.
+        self.on_shutdown: Callable[[], None] = lambda: None
         self._tls_digest = b""
         self.switches = build_kill_switches(config, self.gateway, stores.switches)
         prepare_enforcement(self.gateway, config, self.switches, stores.limits)()
@@ -335,11 +344,15 @@ class App:
         )
 
     def create_reloader(
-        self, environ: Mapping[str, str], on_result: Callable[[ReloadResult], None] | None = None
+        self,
+        environ: Mapping[str, str],
+        on_result: Callable[[ReloadResult], None] | None = None,
+        announce: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> ConfigReloader:
         """Return a reloader for this gateway; its `run` watches the files.
 
-        `on_result` receives each result, in addition to the event listeners.
+        `on_result` receives each result, in addition to the event listeners. Each requested reload
+        runs in a context of `announce`.
         """
 
         def emit_result(result: ReloadResult) -> None:
@@ -347,7 +360,7 @@ class App:
             if on_result is not None:
                 on_result(result)
 
-        reloader = ConfigReloader(self.config, environ, emit_result, self.report)
+        reloader = ConfigReloader(self.config, environ, emit_result, self.report, announce=announce)
         reloader.add(self._prepare_gateway)
         reloader.add(self._prepare_auth)
         reloader.add(self._prepare_http)
@@ -382,10 +395,9 @@ class App:
     def _prepare_auth(self, change: ConfigChange) -> Apply:
         """Prepare the authenticator; cached credentials stay valid if `[auth]` is unchanged."""
         auth, http = change.new.auth, change.new.http
-        if self._listen_address is not None:
-            split_address(
-                self._listen_address, auth is not None and auth.is_required
-            )  # raises without [auth] beyond loopback
+        for address in self._listen_addresses:
+            # Raises without [auth] beyond loopback.
+            split_address(address, auth is not None and auth.is_required)
         for origin in self.origins:
             require_no_self_reference(change.new, origin.partition("://")[2])
         if not change.diff.affects(*AUTH_KEYS):
@@ -440,6 +452,7 @@ class App:
         serving = asyncio.create_task(self.gateway.serve(await open_stdio(), principal))
         stopping = asyncio.create_task(stopped.wait())
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        self.on_shutdown()
         stopping.cancel()
         await self.aclose()
         await serving
@@ -475,17 +488,25 @@ class App:
         if self.audit_log is not None:
             self.audit_log.start()
 
-    async def serve_http(self, http: HttpSettings, opened: Callable[[], None]) -> None:
+    async def serve_http(
+        self,
+        http: HttpSettings,
+        opened: Callable[[], None],
+        inherited: Sequence[InheritedSocket] = (),
+    ) -> None:
         """Serve HTTP until a signal comes; `opened` is called once clients can connect."""
         stopped = stop_on_signal()
-        async with self.listening(http):
+        async with self.listening(http, inherited):
             opened()
             await stopped.wait()
+            self.on_shutdown()
         await self.aclose()
 
     @asynccontextmanager
-    async def listening(self, http: HttpSettings) -> "AsyncGenerator[HttpListener]":
-        """Serve HTTP until the end of the context.
+    async def listening(
+        self, http: HttpSettings, inherited: Sequence[InheritedSocket] = ()
+    ) -> "AsyncGenerator[HttpListener]":
+        """Serve HTTP until the end of the context; sockets from systemd replace `http.listen`.
 
         Raises OSError, ValueError, and ConfigErrors for a server whose url is this gateway.
         """
@@ -496,10 +517,13 @@ class App:
         )
         from trunkline.http.listener import HttpListener, listen_on  # noqa: PLC0415  see above
 
-        place = split_address(str(http.listen), self._auth.is_required)
-        require_no_self_reference(self.config, http.listen)
-        self.config.metrics.check_host(place[0])
-        self._listen_address = http.listen
+        # The addresses of sockets are checked as those in the configuration.
+        addresses = tuple(each.address for each in inherited) or (str(http.listen),)
+        places = [split_address(address, self._auth.is_required) for address in addresses]
+        for address, place in zip(addresses, places, strict=True):
+            require_no_self_reference(self.config, address)
+            self.config.metrics.check_host(place[0])
+        self._listen_addresses = addresses
         tls = build_tls_context(http)
         self._tls_digest = b"" if tls is None else _tls_files_digest(http)
         router = self._router = self._router or self._create_router(http)
@@ -511,7 +535,8 @@ class App:
             router.check_body,
         )
         try:
-            await listen_on(listener, place, tls)
+            for place in [each.socket for each in inherited] or places:
+                await listen_on(listener, place, tls)
             self._start_background()  # not before the address is bound
             self.gateway.registry.start(HTTP_VARIANT)
             scheme = "http" if tls is None else "https"

@@ -8,7 +8,7 @@ A new number needs one line: `exposition.gauge(name, help, read, labels)`.
 import asyncio
 import platform
 import random
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -30,6 +30,7 @@ from trunkline.http.listener import HttpListener, listen_on
 from trunkline.jsonrpc import ConnectionLost
 from trunkline.jsonrpc.errors import IncidentReporter, to_rpc_error
 from trunkline.printable import SecretMask
+from trunkline.systemd import InheritedSocket
 from trunkline.telemetry import metrics
 from trunkline.telemetry.exposition import (
     LabelledValue,
@@ -92,19 +93,27 @@ class GatewayMetrics:
         return {str(settings.url_path): self.page}
 
     @asynccontextmanager
-    async def listening(self, own: bool = True) -> "AsyncGenerator[HttpListener | None]":
-        """Measure loop lag, and serve metrics at their own address if there is one."""
+    async def listening(
+        self, own: bool = True, inherited: Sequence[InheritedSocket] = ()
+    ) -> "AsyncGenerator[HttpListener | None]":
+        """Measure loop lag, and serve metrics at their own address if there is one.
+
+        Sockets that systemd passed replace that address.
+        """
         listen = self._config.metrics.listen if own else None
+        addresses = [each.address for each in inherited] or ([] if listen is None else [listen])
         self.lag.start()
-        server = None if listen is None else self._create_server(listen)
+        server = self._create_server(addresses) if addresses else None
         listener = None
         if server is not None:
             listener = HttpListener(server.answer, report=self._report, check_body=refuse_body)
         try:
             if listener is not None:
                 has_token = self._config.metrics.token is not None
+                places = [split_address(address, has_token) for address in addresses]
                 try:
-                    await listen_on(listener, split_address(str(listen), has_token))
+                    for place in [each.socket for each in inherited] or places:
+                        await listen_on(listener, place)
                 except OSError as error:
                     raise OSError(f"metrics.listen: {error}; choose another port") from error
             yield listener
@@ -116,10 +125,10 @@ class GatewayMetrics:
             if server is not None:
                 await server.aclose()
 
-    def _create_server(self, listen: str) -> MetricsServer:
+    def _create_server(self, addresses: Sequence[str]) -> MetricsServer:
         pages: HttpPages = {**dict.fromkeys(HEALTH_PATHS, self.health.page), **self._metrics_pages}
         rules = build_http_rules(self._config.http)
-        if not is_loopback(split_address(listen, requires_auth=True)[0]):
+        if not all(is_loopback(split_address(each, requires_auth=True)[0]) for each in addresses):
             # Beyond loopback a token is required, so DNS rebinding from a browser cannot read it.
             rules = msgspec.structs.replace(rules, allowed_hosts=frozenset("*"))
         return MetricsServer(pages, rules, self._report)

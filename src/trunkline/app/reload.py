@@ -38,7 +38,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TypeAlias
 
@@ -127,8 +127,13 @@ class ConfigReloader:
         on_result: Callable[[ReloadResult], None],
         report: IncidentReporter = print_incident,
         timings: ReloadTimings | None = None,
+        *,
+        announce: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """Start from the running `config`; `on_result` receives every notable result."""
+        """Start from the running `config`; `on_result` receives every notable result.
+
+        Each requested reload runs in a context of `announce`.
+        """
         # The last valid configuration that was read.
         self.config = config
         # The same, with the old values of postponed keys.
@@ -137,6 +142,7 @@ class ConfigReloader:
         self._on_result = on_result
         self._report = report
         self._timings = timings or ReloadTimings()
+        self._announce = announce
         self._parts: list[Prepare] = []
         self._reloading = asyncio.Lock()
         self._requested = asyncio.Event()
@@ -155,7 +161,8 @@ class ConfigReloader:
     async def reload(self) -> ReloadResult:
         """Read the files and apply the configuration if it is valid."""
         async with self._reloading:
-            result = await self._try_reload(await self._read())
+            with self._announce():
+                result = await self._try_reload(await self._read())
             self._on_result(result)
         return result
 

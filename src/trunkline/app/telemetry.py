@@ -10,7 +10,7 @@ quickly.
 import logging
 import os
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,12 +21,15 @@ from trunkline.gateway.events import GatewayEvent
 from trunkline.gateway.gateway import Gateway
 from trunkline.jsonrpc import Incident, print_incident
 from trunkline.printable import NO_SECRETS, SecretMask
+from trunkline.systemd import InheritedSocket
+from trunkline.telemetry.journal import format_journal, open_journal
 from trunkline.telemetry.log import (
     WRITER_STOP_TIMEOUT,
     EventLog,
     LogQueueHandler,
     LogWriter,
     capture_logging,
+    write_all,
 )
 from trunkline.telemetry.log_lines import (
     LogLine,
@@ -81,12 +84,13 @@ class OpenLog:
     """A log, the queue of its lines, and the thread that writes them."""
 
     def __init__(
-        self, log: EventLog, queue: LogQueueHandler, writer: LogWriter, is_json: bool
+        self, log: EventLog, queue: LogQueueHandler, writer: LogWriter, has_fields: bool
     ) -> None:
+        """Take the parts; with `has_fields`, programs read the lines."""
         self.log = log
         self.queue = queue
         self.writer = writer
-        self.is_json = is_json
+        self.has_fields = has_fields
 
     def announce(self, *lines: str) -> None:
         """Write lines, at any log level."""
@@ -101,7 +105,7 @@ class OpenLog:
 
 
 def uses_json(settings: LogSettings, stdio: bool) -> bool:
-    """Whether the log is JSON: by default neither over stdio nor at a terminal."""
+    """Whether the log on stderr is JSON: by default neither over stdio nor at a terminal."""
     if settings.format != "auto":
         return settings.format == "json"
     return not stdio and not sys.stderr.isatty()
@@ -118,17 +122,23 @@ def open_log(
     `mask` is applied to every line, on the thread that writes it.
     """
     is_json = uses_json(settings, stdio)
-    coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ
-    format_line = format_json if is_json else partial(format_text, coloured=coloured)
+    journal = open_journal(descriptor, os.environ) if settings.format == "auto" else None
+    if journal is not None:
+        format_line = format_journal
+    elif is_json:
+        format_line = format_json
+    else:
+        coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+        format_line = partial(format_text, coloured=coloured)
 
     def format_masked(line: LogLine, now: float) -> bytes:
         return format_line(mask_line(line, mask), now)
 
     level = settings.level or ("warning" if stdio else "info")
     queue = LogQueueHandler()
-    writer = LogWriter(queue, descriptor, format_masked)
+    writer = LogWriter(queue, journal or partial(write_all, descriptor), format_masked)
     writer.start()
-    return OpenLog(EventLog(queue.write_line, level), queue, writer, is_json)
+    return OpenLog(EventLog(queue.write_line, level), queue, writer, is_json or journal is not None)
 
 
 class HttpGauges(NamedTuple):
@@ -233,9 +243,12 @@ class Telemetry:
             self.metrics.health.is_draining = True
 
     @asynccontextmanager
-    async def running(self, stdio: bool, listen: bool = True) -> "AsyncGenerator[None]":
+    async def running(
+        self, stdio: bool, listen: bool = True, inherited: Sequence[InheritedSocket] = ()
+    ) -> "AsyncGenerator[None]":
         """Write the log and serve metrics until the end of the context; raises OSError.
 
+        The sockets `inherited` from systemd replace the address of the metrics.
         Without `listen` the process belongs to another program: no address of our own is opened,
         and log records of other libraries are ignored.
         """
@@ -246,12 +259,17 @@ class Telemetry:
             if self.traces is not None:
                 stack.push_async_callback(self.traces.aclose)
             if self.metrics is not None:
-                await stack.enter_async_context(self._serve_metrics(self.metrics, stdio, listen))
+                serving = self._serve_metrics(self.metrics, stdio, listen, inherited)
+                await stack.enter_async_context(serving)
             yield
 
     @asynccontextmanager
     async def _serve_metrics(
-        self, metrics: "GatewayMetrics", stdio: bool, listen: bool
+        self,
+        metrics: "GatewayMetrics",
+        stdio: bool,
+        listen: bool,
+        inherited: Sequence[InheritedSocket],
     ) -> "AsyncGenerator[None]":
         """Serve metrics; over stdio, go on without their address if it cannot be used.
 
@@ -259,7 +277,7 @@ class Telemetry:
         """
         async with AsyncExitStack() as stack:
             try:
-                await stack.enter_async_context(metrics.listening(listen))
+                await stack.enter_async_context(metrics.listening(listen, inherited))
             except OSError as error:
                 if not stdio:
                     raise

@@ -22,6 +22,11 @@ from trunkline.app.application import App
 from trunkline.app.build import build_builtin
 from trunkline.app.nesting import find_nesting_error
 from trunkline.app.reload import ConfigReloader, ReloadResult
+from trunkline.app.service import (
+    choose_sockets,
+    report_status,
+    unused_addresses,
+)
 from trunkline.backends.builtin import BuiltinSettings
 from trunkline.cli.client_config import (
     CLIENTS,
@@ -56,13 +61,20 @@ from trunkline.routing.naming import public_name
 from trunkline.runtime import create_event_loop, run_trimming, tune_memory
 from trunkline.stdio.orphan_reaper import AdoptedProcesses
 from trunkline.stdio.stream import open_stdio
+from trunkline.systemd import Notifier, ServiceEnvironment, take_service_environment
 from trunkline.telemetry.log import buffer_logging
 
 
 def serve(option: Path | None, stdio: bool = False, address: str | None = None) -> int:
     """Serve until stdin ends or a signal arrives; return the exit code."""
+    try:
+        service = take_service_environment(os.environ, os.getpid())
+    except ValueError as error:
+        fail(EXIT_FAILURE, f"cannot serve: {error}")
     config = choose_config(option)
     http = _http_settings(config, stdio, address)
+    if service.sockets:
+        http = _activated_settings(config, service, stdio, http)
     stdio = stdio or http is None
     for number, name in enumerate(("stdin", "stdout") if stdio else ()):
         if _cannot_be_polled(number):
@@ -74,7 +86,8 @@ def serve(option: Path | None, stdio: bool = False, address: str | None = None) 
     try:
         with restore_blocking():
             # uvloop cannot poll a terminal.
-            run_event_loop(_serve(config, stdio, http), fast=not (stdio and sys.stdin.isatty()))
+            serving = _serve(config, stdio, http, service)
+            run_event_loop(serving, fast=not (stdio and sys.stdin.isatty()))
     except (OSError, ValueError) as error:
         fail(EXIT_FAILURE, f"cannot serve: {error}")
     except ConfigErrors as error:
@@ -92,9 +105,33 @@ def _http_settings(config: Config, stdio: bool, address: str | None) -> HttpSett
         config.metrics.check_host(host)
     except AddressError as error:
         fail(EXIT_USAGE, f"--http: {error}")
-    if not is_loopback(host) and http.tls_cert is None:
-        print_message("trunkline: --http: tokens are sent unencrypted; put a TLS proxy in front")
+    _warn_of_plain_http(host, http, "--http")
     return msgspec.structs.replace(http, listen=address)
+
+
+def _activated_settings(
+    config: Config, service: ServiceEnvironment, stdio: bool, http: HttpSettings | None
+) -> HttpSettings | None:
+    """Return the HTTP settings with the address of the sockets that systemd passed."""
+    try:
+        sockets = choose_sockets(config, service.sockets)
+    except ValueError as error:
+        fail(EXIT_FAILURE, f"cannot serve: {error}")
+    if not sockets.http:
+        return http
+    if stdio and http is None:
+        fail(EXIT_FAILURE, "cannot serve: systemd passed a socket; leave --stdio out")
+    for each in sockets.http:
+        host, _ = split_address(each.address, requires_auth=True)
+        _warn_of_plain_http(host, config.http, each.address)
+    for line in unused_addresses(config, sockets, None if http is None else http.listen):
+        print_message(f"trunkline: {line}")
+    return msgspec.structs.replace(config.http, listen=sockets.http[0].address)
+
+
+def _warn_of_plain_http(host: str, http: HttpSettings, source: str) -> None:
+    if not is_loopback(host) and http.tls_cert is None:
+        print_message(f"trunkline: {source}: tokens are sent unencrypted; put a TLS proxy in front")
 
 
 def run_event_loop(serving: Coroutine[Any, Any, None], fast: bool) -> None:
@@ -114,7 +151,10 @@ async def _refuse_requests(reason: str) -> None:
     await Connection(await open_stdio(), RefusingHandler()).run()
 
 
-async def _serve(config: Config, stdio: bool, http: HttpSettings | None) -> None:
+async def _serve(
+    config: Config, stdio: bool, http: HttpSettings | None, service: ServiceEnvironment
+) -> None:
+    sockets = choose_sockets(config, service.sockets)
     async with AsyncExitStack() as stack:
         if sys.platform == "linux":
             stack.callback(AdoptedProcesses(asyncio.get_running_loop()).close)
@@ -124,9 +164,15 @@ async def _serve(config: Config, stdio: bool, http: HttpSettings | None) -> None
             principal = (
                 await app.identify(os.environ) if stdio else None
             )  # before any server starts
-            await stack.enter_async_context(app.telemetry.running(stdio))
+            telemetry = app.telemetry.running(stdio, inherited=sockets.metrics)
+            await stack.enter_async_context(telemetry)
         announce = _announcer(app, config)
-        reloader = app.create_reloader(os.environ, partial(_announce_reload, app))
+        notifier = Notifier(service.notify_address, service.watchdog_interval)
+        stack.callback(notifier.close)
+        notify_ready = report_status(app, notifier)
+        reloader = app.create_reloader(
+            os.environ, partial(_announce_reload, app), notifier.reloading
+        )
         app.commands["reload"] = reloader.reload
         await stack.enter_async_context(reload_triggers(reloader))
         try:
@@ -138,12 +184,13 @@ async def _serve(config: Config, stdio: bool, http: HttpSettings | None) -> None
         if stdio:
             if http is not None:
                 # Before anything is announced: the address may be in use.
-                await stack.enter_async_context(app.listening(http))
+                await stack.enter_async_context(app.listening(http, sockets.http))
             announce(*startup_lines(config, stdio, http is not None))
             if http is not None:
                 announce(*address_lines(app.origins, http))
             if sys.stdin.isatty():
                 announce(*await terminal_help(app, config))
+            notify_ready()
             await app.serve_stdio(principal)
         elif http is not None:
             tools = await builtin_tool_names(app, config)
@@ -159,14 +206,15 @@ async def _serve(config: Config, stdio: bool, http: HttpSettings | None) -> None
                         "",
                         *http_client_help(app.origins[0], http, config),
                     )
+                notify_ready()
 
-            await app.serve_http(http, opened)
+            await app.serve_http(http, opened, sockets.http)
 
 
 def _announce_reload(app: App, result: ReloadResult) -> None:
     """Print the result of a reload; programs read it in the log."""
     log = app.telemetry.log
-    if log is None or not log.is_json:
+    if log is None or not log.has_fields:
         print_message(*reload_lines(result))
     else:
         later = result.postponed

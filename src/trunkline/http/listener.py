@@ -14,9 +14,11 @@ Invariants:
 
 import asyncio
 import os
+import socket
 import ssl
 from collections import Counter
 from contextlib import suppress
+from typing import Any
 from uuid import uuid4
 
 from trunkline.http.address import NO_PROXIES, TrustedProxies, client_network
@@ -90,15 +92,23 @@ class HttpListener:
 
     async def listen(self, host: str, port: int, ssl: ssl.SSLContext | None = None) -> None:
         """Listen on `host` and `port`; port 0 selects a free port. Raises OSError."""
+        await self._listen(ssl, host=host, port=port)
+
+    async def listen_on_socket(
+        self, listening: socket.socket, ssl: ssl.SSLContext | None = None
+    ) -> None:
+        """Accept from a socket that listens already; it is closed at the end. Raises OSError."""
+        await self._listen(ssl, sock=listening)
+
+    async def _listen(self, tls: ssl.SSLContext | None, **place: Any) -> None:
         loop = asyncio.get_running_loop()
-        timeout = self._limits.head_timeout if ssl else None
-        self._set_tls(ssl)
+        timeout = self._limits.head_timeout if tls else None
+        self._set_tls(tls)
         self._start(
             await loop.create_server(
                 self._make_connection,
-                host,
-                port,
-                ssl=ssl,
+                **place,
+                ssl=tls,
                 backlog=_LISTEN_BACKLOG,
                 ssl_handshake_timeout=timeout,
             )
@@ -205,9 +215,14 @@ class HttpListener:
 
 
 async def listen_on(
-    listener: HttpListener, place: tuple[str, int], tls: ssl.SSLContext | None = None
+    listener: HttpListener,
+    place: tuple[str, int] | socket.socket,
+    tls: ssl.SSLContext | None = None,
 ) -> None:
-    """Listen on a host and port; raises OSError with a readable reason."""
+    """Listen on a host and port, or a listening socket; raises OSError with a readable reason."""
+    if isinstance(place, socket.socket):
+        await listener.listen_on_socket(place, tls)
+        return
     try:
         await listener.listen(*place, tls)
     except OSError as error:

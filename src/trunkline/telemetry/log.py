@@ -2,7 +2,7 @@
 
     GatewayEvent ──> EventLog: level high enough? too many of this kind? ──> LogLine ──> a queue
     logging ──> LogRecordHandler ──record_line──> LogLine ──on the event loop──┘
-               LogQueueHandler ──> a queue, bounded ──LogWriter, on a thread──> stderr
+               LogQueueHandler ──> a queue, bounded ──LogWriter, on a thread──> stderr, journal
 
 A pipe without a reader would block the gateway, so lines are written by a thread, and lines that
 find no room are dropped and counted. Of exceptions only types and locations are shown. Handler and
@@ -236,7 +236,7 @@ class LogQueueHandler(QueueHandler):
 
 
 class LogWriter(QueueListener):
-    """Writes queued lines to a descriptor, on a thread of its own, from `start` to `stop`.
+    """Writes queued lines on a thread of its own, from `start` to `stop`.
 
     It has no `logging.Handler`: at exit, `logging` waits for the lock of every handler, and a write
     to a pipe without a reader would hold that lock.
@@ -245,12 +245,13 @@ class LogWriter(QueueListener):
     def __init__(
         self,
         source: LogQueueHandler,
-        descriptor: int,
+        write: Callable[[bytes], object],
         format_line: Callable[[LogLine, float], bytes],
     ) -> None:
+        """Prepare; `write` gets each formatted line, may block, and may raise OSError."""
         super().__init__(source.queue)
         self._source = source
-        self._descriptor = descriptor
+        self._write = write
         self._format_line = format_line
         self._lost = 0  # number of lines that could not be written
         self._reported_drops = 0
@@ -270,12 +271,13 @@ class LogWriter(QueueListener):
 
     def handle(self, record: LogRecord) -> None:
         """Write a line, and how many were dropped since the last report."""
-        text, missing = self._format(record), self._source.dropped - self._reported_drops
+        texts, missing = [self._format(record)], self._source.dropped - self._reported_drops
         if missing:
             self._reported_drops += missing
-            text += self._format_line(dropped_line(missing), time.time())
+            texts.append(self._format_line(dropped_line(missing), time.time()))
         try:
-            self._write(text)
+            for text in texts:
+                self._write(text)
         except OSError:  # closed, or the reader is gone: nothing can be reported
             self._lost += 1
 
@@ -286,11 +288,13 @@ class LogWriter(QueueListener):
             text = f"a log line could not be formatted: {exception_types(error)}"
             return self._format_line(LogLine("error", "log", text), record.created)
 
-    def _write(self, text: bytes) -> None:
-        # Not `sys.stderr`: it loses the rest of a line that a non-blocking descriptor refuses.
-        remaining = memoryview(text)
-        while remaining:
-            try:
-                remaining = remaining[os.write(self._descriptor, remaining) :]
-            except BlockingIOError:  # a terminal shares its flags with stdin, which is non-blocking
-                select.select((), (self._descriptor,), ())
+
+def write_all(descriptor: int, text: bytes) -> None:
+    """Write a text completely, however long that takes; raises OSError."""
+    # Not `sys.stderr`: it loses the rest of a line that a non-blocking descriptor refuses.
+    remaining = memoryview(text)
+    while remaining:
+        try:
+            remaining = remaining[os.write(descriptor, remaining) :]
+        except BlockingIOError:  # a terminal shares its flags with stdin, which is non-blocking
+            select.select((), (descriptor,), ())

@@ -1,0 +1,241 @@
+"""`trunkline serve` as a service of systemd, whose side a stand-in plays."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+
+from tests.cli.samples import BROKEN, OPERATOR, SERVER, config
+from tests.service_manager import PATIENCE, ServiceManager
+
+HTTP = '[http]\nlisten = "127.0.0.1:0"\n'
+
+# A server that first writes its variables and open files.
+SPY = """
+import json, os, pathlib, runpy, sys
+place, program = sys.argv[1:3]
+files = []
+for number in os.listdir("/proc/self/fd"):
+    try:
+        files.append(os.readlink("/proc/self/fd/" + number))
+    except OSError:
+        pass
+pathlib.Path(place).write_text(json.dumps([dict(os.environ), files]))
+sys.argv = [program, "echo"]
+runpy.run_path(program, run_name="__main__")
+"""
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Generator[ServiceManager]:
+    found = ServiceManager(tmp_path)
+    yield found
+    found.close()
+
+
+def get(port: int, path: str = "/healthz", host: str = "127.0.0.1") -> tuple[int, bytes]:
+    connection = HTTPConnection(host, port, timeout=PATIENCE)
+    try:
+        connection.request("GET", path, headers={"connection": "close"})
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
+def served_port(process: "subprocess.Popen[str]") -> int:
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("MCP at "):
+            return int(line.split("/")[2].rpartition(":")[2])
+    raise AssertionError(process.wait())
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_the_service_manager_learns_of_readiness_and_of_the_end(
+    abstract: bool, tmp_path: Path
+) -> None:
+    manager = ServiceManager(tmp_path, abstract)
+    file = config(tmp_path, HTTP, OPERATOR, BROKEN)
+    with manager.started(["--config", file]) as process:
+        ready = manager.receive()
+        assert ready["READY"] == "1"
+        assert ready["STATUS"] in ("0 of 2 servers ready", "1 of 2 servers ready")
+        assert get(served_port(process))[0] == 200
+        if ready["STATUS"] != "1 of 2 servers ready":
+            (*_, last) = manager.receive_until("STATUS", "1 of 2 servers ready")
+            assert last.keys() == {"STATUS"}
+        manager.stop(process)
+        assert process.returncode == 0
+        (*_, stopping) = manager.receive_until("STOPPING")
+        assert stopping["STATUS"].startswith("stopping")
+    manager.close()
+
+
+def test_over_stdio_the_service_is_ready_too(manager: ServiceManager, tmp_path: Path) -> None:
+    client, server = socket.socketpair()
+    file = config(tmp_path, OPERATOR)
+    command = [sys.executable, "-m", "trunkline", "serve", "--config", file]
+    variables = os.environ | manager.variables(None)
+    end = server.fileno()
+    with client, subprocess.Popen(command, stdin=end, stdout=end, env=variables) as process:
+        server.close()
+        assert manager.receive()["READY"] == "1"
+        client.shutdown(socket.SHUT_WR)
+        assert process.wait(PATIENCE) == 0
+    assert manager.receive_until("STOPPING")
+
+
+@pytest.mark.parametrize("valid", [True, False])
+def test_a_reload_is_announced_with_its_time_and_its_end(
+    valid: bool, manager: ServiceManager, tmp_path: Path
+) -> None:
+    file = config(tmp_path, "[gateway]\nreload_on_change = false\n", HTTP, OPERATOR)
+    with manager.started(["--config", file]) as process:
+        manager.receive_until("READY")
+        if not valid:
+            Path(file).write_text("nonsense = 1")
+        before = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+        process.send_signal(signal.SIGHUP)
+        (*_, reloading) = manager.receive_until("RELOADING")
+        now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+        assert before <= int(reloading["MONOTONIC_USEC"]) <= now
+        manager.receive_until("READY")
+        err = manager.stop(process)
+    assert ("not reloaded" in err or "nonsense" in err) != valid
+
+
+def test_the_reload_command_finds_the_service_and_fails_with_an_invalid_file(
+    manager: ServiceManager, tmp_path: Path
+) -> None:
+    file = config(tmp_path, "[gateway]\nreload_on_change = false\n", HTTP, OPERATOR)
+    with manager.started(["--config", file]) as process:
+        manager.receive_until("READY")
+        # As in ExecReload=, with the variables of the service
+        command = [sys.executable, "-m", "trunkline", "reload", "--pid", str(process.pid)]
+        variables = os.environ | {"RUNTIME_DIRECTORY": str(tmp_path)}
+        for content, code in ((Path(file).read_text(), 0), ("nonsense = 1", 1)):
+            Path(file).write_text(content)
+            with subprocess.Popen(command, env=variables) as reload:
+                assert reload.wait(PATIENCE) == code
+            manager.receive_until("RELOADING")
+            manager.receive_until("READY")
+        manager.stop(process)
+
+
+def test_the_event_loop_keeps_the_watchdog_content_until_the_end(
+    manager: ServiceManager, tmp_path: Path
+) -> None:
+    file = config(tmp_path, HTTP, OPERATOR)
+    with manager.started(["--config", file], watchdog=0.2) as process:
+        assert manager.receive()["READY"] == "1"
+        for _ in range(3):
+            manager.receive_until("WATCHDOG")
+        manager.stop(process)
+
+
+def test_inherited_sockets_are_served_and_replace_the_configured_address(
+    manager: ServiceManager, tmp_path: Path
+) -> None:
+    ports = [manager.listen(), manager.listen()]
+    waiting = socket.create_connection(("127.0.0.1", ports[0]), PATIENCE)
+    waiting.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+    listen = '[http]\nlisten = "127.0.0.1:9"\n'
+    with manager.started(["--config", config(tmp_path, listen, OPERATOR)]) as process:
+        with waiting, waiting.makefile("rb") as answer:  # it connected before the gateway ran
+            assert answer.readline().startswith(b"HTTP/1.1 200 ")
+        manager.receive_until("READY")
+        assert [get(port)[0] for port in ports] == [200, 200]
+        err = manager.stop(process)
+    addresses = [f"127.0.0.1:{port}" for port in ports]
+    used = ", ".join(addresses)
+    note = f"http.listen: 127.0.0.1:9 is not used; the socket from systemd is {used}"
+    assert f"trunkline: {note}\n" in err
+    assert all(f"MCP at http://{address}/mcp\n" in err for address in addresses)
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="this system has no IPv6")
+def test_an_inherited_ipv6_socket_is_served_without_any_configured_address(
+    manager: ServiceManager, tmp_path: Path
+) -> None:
+    port = manager.listen(("::1", 0))
+    with manager.started(["--config", config(tmp_path, OPERATOR)]) as process:
+        manager.receive_until("READY")
+        assert get(port, host="::1")[0] == 200
+        assert "is not used" not in manager.stop(process)
+
+
+def test_a_socket_named_metrics_serves_the_metrics(manager: ServiceManager, tmp_path: Path) -> None:
+    port, metrics_port = manager.listen(), manager.listen(name="metrics")
+    metrics = '[metrics]\nlisten = "127.0.0.1:9"\n'
+    with manager.started(["--config", config(tmp_path, metrics, OPERATOR)]) as process:
+        manager.receive_until("READY")
+        status, body = get(metrics_port, "/metrics")
+        assert (status, b"trunkline_build_info" in body) == (200, True)
+        assert get(port, "/metrics")[0] == 404
+        assert "metrics.listen: 127.0.0.1:9 is not used" in manager.stop(process)
+
+
+@pytest.mark.parametrize(
+    ("place", "tables", "arguments", "reason"),
+    [
+        ("0.0.0.0 http", "", (), "expected a loopback address: without [auth] every client"),
+        (":: http", "", (), "expected a loopback address: without [auth] every client"),
+        ("127.0.0.1 metrics", "", (), "metrics have no address of their own; set listen"),
+        ("0.0.0.0 metrics", '[metrics]\nlisten = "127.0.0.1:1"', (), "set token_env"),
+        ("127.0.0.1 http", "", ("--stdio",), "leave --stdio out"),
+    ],
+)
+def test_a_socket_that_must_not_be_served_is_refused(
+    place: str, tables: str, arguments: tuple[str, ...], reason: str, tmp_path: Path
+) -> None:
+    manager, (host, name) = ServiceManager(tmp_path), place.split()
+    manager.listen((host, 0), name)
+    file = config(tmp_path, tables, OPERATOR)
+    with manager.started(["--config", file, *arguments]) as process:
+        _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1
+    assert err.startswith("trunkline: cannot serve: systemd passed ")
+    assert reason in err
+    manager.close()
+
+
+def test_servers_get_neither_the_sockets_nor_the_variables(
+    manager: ServiceManager, tmp_path: Path
+) -> None:
+    manager.listen()
+    seen = tmp_path / "seen.json"
+    args = json.dumps(["-c", SPY, str(seen), str(SERVER)])
+    spy = f"[servers.spy]\ncommand = {json.dumps(sys.executable)}\nargs = {args}\n"
+    with manager.started(["--config", config(tmp_path, spy)], watchdog=60) as process:
+        manager.receive_until("STATUS", "1 of 1 server ready")
+        manager.stop(process)
+    variables, files = json.loads(seen.read_text())
+    assert not [name for name in variables if name.startswith(("LISTEN_", "NOTIFY_", "WATCHDOG_"))]
+    assert not [file for file in files if file.startswith("socket:")]
+
+
+def test_a_restart_loses_no_connection_attempt(manager: ServiceManager, tmp_path: Path) -> None:
+    port = manager.listen()
+    arguments = ["--config", config(tmp_path, OPERATOR)]
+    with manager.started(arguments) as process:
+        manager.receive_until("READY")
+        assert get(port)[0] == 200
+        manager.stop(process)
+    # No gateway runs now: the clients wait in the queue of the socket.
+    waiting = [socket.create_connection(("127.0.0.1", port), PATIENCE) for _ in range(3)]
+    for each in waiting:
+        each.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+    with manager.started(arguments) as process:
+        for each in waiting:
+            with each, each.makefile("rb") as answer:
+                assert answer.readline().startswith(b"HTTP/1.1 200 ")
+        manager.stop(process)
