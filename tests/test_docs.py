@@ -158,6 +158,13 @@ def test_every_link_to_a_heading_leads_to_one() -> None:
             assert anchor in anchors(linked), f"{page.name}: {target}#{anchor}"
 
 
+def test_the_guide_for_systemd_shows_the_units_as_they_are() -> None:
+    shown = {code for _, code in blocks(ROOT / "docs" / "guides" / "systemd.md", "ini")}
+    files = [path.read_text(encoding="utf-8") for path in (ROOT / "packaging/systemd").iterdir()]
+    assert len(files) == 4
+    assert [text for text in files if text not in shown] == []
+
+
 def test_the_changelog_and_the_package_are_of_one_version() -> None:
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert f"\n## [{trunkline.__version__}] - " in changelog

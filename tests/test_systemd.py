@@ -143,6 +143,11 @@ class Receiver:
                         other.sendto(b"other", self.address)
                         sent += 1
 
+    async def receive(self) -> str:
+        """Wait for the next message."""
+        async with asyncio.timeout(60):
+            return (await asyncio.get_running_loop().sock_recv(self.socket, 65536)).decode()
+
     def read(self) -> list[str]:
         found: list[str] = []
         while True:
@@ -212,10 +217,9 @@ async def test_messages_that_find_no_room_are_sent_later_in_order(receiver: Rece
     for number in range(2 * MAX_PENDING):
         notifier.notify_status(str(number + 1))
     found: list[str] = []
-    async with asyncio.timeout(60):
-        while len(found) < MAX_PENDING:
-            await asyncio.sleep(0.01)
-            found += [text for text in receiver.read() if text != "other"]
+    while len(found) < MAX_PENDING:
+        text = await receiver.receive()
+        found += [text] if text != "other" else []
     assert found == ["READY=1\nSTATUS=0", *(f"STATUS={n}" for n in range(1, MAX_PENDING))]
     notifier.close()
 
@@ -234,16 +238,12 @@ async def test_the_watchdog_is_fed_from_the_loop_until_the_notifier_is_closed(
     receiver: Receiver,
 ) -> None:
     notifier = Notifier(receiver.address, 0.02)
-    await asyncio.sleep(0.05)
-    assert receiver.read() == []  # not before it is ready
+    notifier.notify_status("not ready yet")
     notifier.notify_ready("ready")
-    found: list[str] = []
-    async with asyncio.timeout(60):
-        while len(found) < 4:
-            await asyncio.sleep(0.01)
-            found += receiver.read()
-    assert found[1:4] == ["WATCHDOG=1"] * 3
+    found = [await receiver.receive() for _ in range(4)]
+    assert found == ["READY=1\nSTATUS=ready", *["WATCHDOG=1"] * 3]
+    notifier.notify_stopping("stopping")
+    while not (await receiver.receive()).startswith("STOPPING=1"):
+        continue
+    assert await receiver.receive() == "WATCHDOG=1"
     notifier.close()
-    receiver.read()
-    await asyncio.sleep(0.05)
-    assert receiver.read() == []

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.samples import BROKEN, OPERATOR, SERVER, config
-from tests.service_manager import PATIENCE, ServiceManager
+from tests.fake_systemd import RECEIVE_TIMEOUT, FakeSystemd
 
 HTTP = '[http]\nlisten = "127.0.0.1:0"\n'
 
@@ -35,14 +35,14 @@ runpy.run_path(program, run_name="__main__")
 
 
 @pytest.fixture
-def manager(tmp_path: Path) -> Generator[ServiceManager]:
-    found = ServiceManager(tmp_path)
+def systemd(tmp_path: Path) -> Generator[FakeSystemd]:
+    found = FakeSystemd(tmp_path)
     yield found
     found.close()
 
 
 def get(port: int, path: str = "/healthz", host: str = "127.0.0.1") -> tuple[int, bytes]:
-    connection = HTTPConnection(host, port, timeout=PATIENCE)
+    connection = HTTPConnection(host, port, timeout=RECEIVE_TIMEOUT)
     try:
         connection.request("GET", path, headers={"connection": "close"})
         response = connection.getresponse()
@@ -60,101 +60,99 @@ def served_port(process: "subprocess.Popen[str]") -> int:
 
 
 @pytest.mark.parametrize("abstract", [False, True])
-def test_the_service_manager_learns_of_readiness_and_of_the_end(
-    abstract: bool, tmp_path: Path
-) -> None:
-    manager = ServiceManager(tmp_path, abstract)
+def test_systemd_learns_of_readiness_and_of_the_end(abstract: bool, tmp_path: Path) -> None:
+    systemd = FakeSystemd(tmp_path, abstract)
     file = config(tmp_path, HTTP, OPERATOR, BROKEN)
-    with manager.started(["--config", file]) as process:
-        ready = manager.receive()
+    with systemd.started(["--config", file]) as process:
+        ready = systemd.receive()
         assert ready["READY"] == "1"
         assert ready["STATUS"] in ("0 of 2 servers ready", "1 of 2 servers ready")
         assert get(served_port(process))[0] == 200
         if ready["STATUS"] != "1 of 2 servers ready":
-            (*_, last) = manager.receive_until("STATUS", "1 of 2 servers ready")
+            (*_, last) = systemd.receive_until("STATUS", "1 of 2 servers ready")
             assert last.keys() == {"STATUS"}
-        manager.stop(process)
+        systemd.stop(process)
         assert process.returncode == 0
-        (*_, stopping) = manager.receive_until("STOPPING")
+        (*_, stopping) = systemd.receive_until("STOPPING")
         assert stopping["STATUS"].startswith("stopping")
-    manager.close()
+    systemd.close()
 
 
-def test_over_stdio_the_service_is_ready_too(manager: ServiceManager, tmp_path: Path) -> None:
+def test_over_stdio_the_service_is_ready_too(systemd: FakeSystemd, tmp_path: Path) -> None:
     client, server = socket.socketpair()
     file = config(tmp_path, OPERATOR)
     command = [sys.executable, "-m", "trunkline", "serve", "--config", file]
-    variables = os.environ | manager.variables(None)
+    variables = os.environ | systemd.variables(None)
     end = server.fileno()
     with client, subprocess.Popen(command, stdin=end, stdout=end, env=variables) as process:
         server.close()
-        assert manager.receive()["READY"] == "1"
+        assert systemd.receive()["READY"] == "1"
         client.shutdown(socket.SHUT_WR)
-        assert process.wait(PATIENCE) == 0
-    assert manager.receive_until("STOPPING")
+        assert process.wait(RECEIVE_TIMEOUT) == 0
+    assert systemd.receive_until("STOPPING")
 
 
 @pytest.mark.parametrize("valid", [True, False])
 def test_a_reload_is_announced_with_its_time_and_its_end(
-    valid: bool, manager: ServiceManager, tmp_path: Path
+    valid: bool, systemd: FakeSystemd, tmp_path: Path
 ) -> None:
     file = config(tmp_path, "[gateway]\nreload_on_change = false\n", HTTP, OPERATOR)
-    with manager.started(["--config", file]) as process:
-        manager.receive_until("READY")
+    with systemd.started(["--config", file]) as process:
+        systemd.receive_until("READY")
         if not valid:
             Path(file).write_text("nonsense = 1")
         before = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         process.send_signal(signal.SIGHUP)
-        (*_, reloading) = manager.receive_until("RELOADING")
+        (*_, reloading) = systemd.receive_until("RELOADING")
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         assert before <= int(reloading["MONOTONIC_USEC"]) <= now
-        manager.receive_until("READY")
-        err = manager.stop(process)
+        systemd.receive_until("READY")
+        err = systemd.stop(process)
     assert ("not reloaded" in err or "nonsense" in err) != valid
 
 
 def test_the_reload_command_finds_the_service_and_fails_with_an_invalid_file(
-    manager: ServiceManager, tmp_path: Path
+    systemd: FakeSystemd, tmp_path: Path
 ) -> None:
     file = config(tmp_path, "[gateway]\nreload_on_change = false\n", HTTP, OPERATOR)
-    with manager.started(["--config", file]) as process:
-        manager.receive_until("READY")
+    with systemd.started(["--config", file]) as process:
+        systemd.receive_until("READY")
         # As in ExecReload=, with the variables of the service
         command = [sys.executable, "-m", "trunkline", "reload", "--pid", str(process.pid)]
         variables = os.environ | {"RUNTIME_DIRECTORY": str(tmp_path)}
         for content, code in ((Path(file).read_text(), 0), ("nonsense = 1", 1)):
             Path(file).write_text(content)
             with subprocess.Popen(command, env=variables) as reload:
-                assert reload.wait(PATIENCE) == code
-            manager.receive_until("RELOADING")
-            manager.receive_until("READY")
-        manager.stop(process)
+                assert reload.wait(RECEIVE_TIMEOUT) == code
+            systemd.receive_until("RELOADING")
+            systemd.receive_until("READY")
+        systemd.stop(process)
 
 
 def test_the_event_loop_keeps_the_watchdog_content_until_the_end(
-    manager: ServiceManager, tmp_path: Path
+    systemd: FakeSystemd, tmp_path: Path
 ) -> None:
     file = config(tmp_path, HTTP, OPERATOR)
-    with manager.started(["--config", file], watchdog=0.2) as process:
-        assert manager.receive()["READY"] == "1"
+    with systemd.started(["--config", file], watchdog=0.2) as process:
+        assert systemd.receive()["READY"] == "1"
         for _ in range(3):
-            manager.receive_until("WATCHDOG")
-        manager.stop(process)
+            systemd.receive_until("WATCHDOG")
+        systemd.stop(process)
 
 
 def test_inherited_sockets_are_served_and_replace_the_configured_address(
-    manager: ServiceManager, tmp_path: Path
+    systemd: FakeSystemd, tmp_path: Path
 ) -> None:
-    ports = [manager.listen(), manager.listen()]
-    waiting = socket.create_connection(("127.0.0.1", ports[0]), PATIENCE)
+    ports = [systemd.listen(), systemd.listen()]
+    waiting = socket.create_connection(("127.0.0.1", ports[0]), RECEIVE_TIMEOUT)
     waiting.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
     listen = '[http]\nlisten = "127.0.0.1:9"\n'
-    with manager.started(["--config", config(tmp_path, listen, OPERATOR)]) as process:
+    with systemd.started(["--config", config(tmp_path, listen, OPERATOR)]) as process:
         with waiting, waiting.makefile("rb") as answer:  # it connected before the gateway ran
             assert answer.readline().startswith(b"HTTP/1.1 200 ")
-        manager.receive_until("READY")
+        systemd.receive_until("READY")
         assert [get(port)[0] for port in ports] == [200, 200]
-        err = manager.stop(process)
+        err = systemd.stop(process)
     addresses = [f"127.0.0.1:{port}" for port in ports]
     used = ", ".join(addresses)
     note = f"http.listen: 127.0.0.1:9 is not used; the socket from systemd is {used}"
@@ -164,24 +162,24 @@ def test_inherited_sockets_are_served_and_replace_the_configured_address(
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="this system has no IPv6")
 def test_an_inherited_ipv6_socket_is_served_without_any_configured_address(
-    manager: ServiceManager, tmp_path: Path
+    systemd: FakeSystemd, tmp_path: Path
 ) -> None:
-    port = manager.listen(("::1", 0))
-    with manager.started(["--config", config(tmp_path, OPERATOR)]) as process:
-        manager.receive_until("READY")
+    port = systemd.listen(("::1", 0))
+    with systemd.started(["--config", config(tmp_path, OPERATOR)]) as process:
+        systemd.receive_until("READY")
         assert get(port, host="::1")[0] == 200
-        assert "is not used" not in manager.stop(process)
+        assert "is not used" not in systemd.stop(process)
 
 
-def test_a_socket_named_metrics_serves_the_metrics(manager: ServiceManager, tmp_path: Path) -> None:
-    port, metrics_port = manager.listen(), manager.listen(name="metrics")
+def test_a_socket_named_metrics_serves_the_metrics(systemd: FakeSystemd, tmp_path: Path) -> None:
+    port, metrics_port = systemd.listen(), systemd.listen(name="metrics")
     metrics = '[metrics]\nlisten = "127.0.0.1:9"\n'
-    with manager.started(["--config", config(tmp_path, metrics, OPERATOR)]) as process:
-        manager.receive_until("READY")
+    with systemd.started(["--config", config(tmp_path, metrics, OPERATOR)]) as process:
+        systemd.receive_until("READY")
         status, body = get(metrics_port, "/metrics")
         assert (status, b"trunkline_build_info" in body) == (200, True)
         assert get(port, "/metrics")[0] == 404
-        assert "metrics.listen: 127.0.0.1:9 is not used" in manager.stop(process)
+        assert "metrics.listen: 127.0.0.1:9 is not used" in systemd.stop(process)
 
 
 @pytest.mark.parametrize(
@@ -197,45 +195,45 @@ def test_a_socket_named_metrics_serves_the_metrics(manager: ServiceManager, tmp_
 def test_a_socket_that_must_not_be_served_is_refused(
     place: str, tables: str, arguments: tuple[str, ...], reason: str, tmp_path: Path
 ) -> None:
-    manager, (host, name) = ServiceManager(tmp_path), place.split()
-    manager.listen((host, 0), name)
+    systemd, (host, name) = FakeSystemd(tmp_path), place.split()
+    systemd.listen((host, 0), name)
     file = config(tmp_path, tables, OPERATOR)
-    with manager.started(["--config", file, *arguments]) as process:
-        _, err = process.communicate(timeout=PATIENCE)
+    with systemd.started(["--config", file, *arguments]) as process:
+        _, err = process.communicate(timeout=RECEIVE_TIMEOUT)
     assert process.returncode == 1
     assert err.startswith("trunkline: cannot serve: systemd passed ")
     assert reason in err
-    manager.close()
+    systemd.close()
 
 
 def test_servers_get_neither_the_sockets_nor_the_variables(
-    manager: ServiceManager, tmp_path: Path
+    systemd: FakeSystemd, tmp_path: Path
 ) -> None:
-    manager.listen()
+    systemd.listen()
     seen = tmp_path / "seen.json"
     args = json.dumps(["-c", SPY, str(seen), str(SERVER)])
     spy = f"[servers.spy]\ncommand = {json.dumps(sys.executable)}\nargs = {args}\n"
-    with manager.started(["--config", config(tmp_path, spy)], watchdog=60) as process:
-        manager.receive_until("STATUS", "1 of 1 server ready")
-        manager.stop(process)
+    with systemd.started(["--config", config(tmp_path, spy)], watchdog=60) as process:
+        systemd.receive_until("STATUS", "1 of 1 server ready")
+        systemd.stop(process)
     variables, files = json.loads(seen.read_text())
     assert not [name for name in variables if name.startswith(("LISTEN_", "NOTIFY_", "WATCHDOG_"))]
     assert not [file for file in files if file.startswith("socket:")]
 
 
-def test_a_restart_loses_no_connection_attempt(manager: ServiceManager, tmp_path: Path) -> None:
-    port = manager.listen()
+def test_a_restart_loses_no_connection_attempt(systemd: FakeSystemd, tmp_path: Path) -> None:
+    port = systemd.listen()
     arguments = ["--config", config(tmp_path, OPERATOR)]
-    with manager.started(arguments) as process:
-        manager.receive_until("READY")
+    with systemd.started(arguments) as process:
+        systemd.receive_until("READY")
         assert get(port)[0] == 200
-        manager.stop(process)
+        systemd.stop(process)
     # No gateway runs now: the clients wait in the queue of the socket.
-    waiting = [socket.create_connection(("127.0.0.1", port), PATIENCE) for _ in range(3)]
+    waiting = [socket.create_connection(("127.0.0.1", port), RECEIVE_TIMEOUT) for _ in range(3)]
     for each in waiting:
         each.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
-    with manager.started(arguments) as process:
+    with systemd.started(arguments) as process:
         for each in waiting:
             with each, each.makefile("rb") as answer:
                 assert answer.readline().startswith(b"HTTP/1.1 200 ")
-        manager.stop(process)
+        systemd.stop(process)

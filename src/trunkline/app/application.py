@@ -299,7 +299,6 @@ class App:
         self._listener: HttpListener | None = None
         self._asgi: AsgiApp | None = None
         self._listen_addresses: tuple[str, ...] = ()
-        # Called once when a shutdown begins.
         self.on_shutdown: Callable[[], None] = lambda: None
         self._tls_digest = b""
         self.switches = build_kill_switches(config, self.gateway, stores.switches)

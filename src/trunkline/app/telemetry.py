@@ -22,7 +22,7 @@ from trunkline.gateway.gateway import Gateway
 from trunkline.jsonrpc import Incident, print_incident
 from trunkline.printable import NO_SECRETS, SecretMask
 from trunkline.systemd import InheritedSocket
-from trunkline.telemetry.journal import format_journal, open_journal
+from trunkline.telemetry.journald import format_journald, open_journald
 from trunkline.telemetry.log import (
     WRITER_STOP_TIMEOUT,
     EventLog,
@@ -122,9 +122,9 @@ def open_log(
     `mask` is applied to every line, on the thread that writes it.
     """
     is_json = uses_json(settings, stdio)
-    journal = open_journal(descriptor, os.environ) if settings.format == "auto" else None
-    if journal is not None:
-        format_line = format_journal
+    journald = open_journald(descriptor, os.environ) if settings.format == "auto" else None
+    if journald is not None:
+        format_line = format_journald
     elif is_json:
         format_line = format_json
     else:
@@ -136,9 +136,11 @@ def open_log(
 
     level = settings.level or ("warning" if stdio else "info")
     queue = LogQueueHandler()
-    writer = LogWriter(queue, journal or partial(write_all, descriptor), format_masked)
+    writer = LogWriter(queue, journald or partial(write_all, descriptor), format_masked)
     writer.start()
-    return OpenLog(EventLog(queue.write_line, level), queue, writer, is_json or journal is not None)
+    return OpenLog(
+        EventLog(queue.write_line, level), queue, writer, is_json or journald is not None
+    )
 
 
 class HttpGauges(NamedTuple):

@@ -2,7 +2,7 @@
 
     GatewayEvent ──> EventLog: level high enough? too many of this kind? ──> LogLine ──> a queue
     logging ──> LogRecordHandler ──record_line──> LogLine ──on the event loop──┘
-               LogQueueHandler ──> a queue, bounded ──LogWriter, on a thread──> stderr, journal
+               LogQueueHandler ──> a queue, bounded ──LogWriter, on a thread──> stderr, journald
 
 A pipe without a reader would block the gateway, so lines are written by a thread, and lines that
 find no room are dropped and counted. Of exceptions only types and locations are shown. Handler and

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 # The longest time to wait for a message; tests never wait for it to pass.
-PATIENCE = 60.0
+RECEIVE_TIMEOUT = 60.0
 
 # Moves the sockets to the numbers from 3 on, and names this process in the variables, as systemd
 # does between fork and exec.
@@ -26,7 +26,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 """
 
 
-class ServiceManager:
+class FakeSystemd:
     """Systemd's side of one service."""
 
     def __init__(self, folder: Path, abstract: bool = False) -> None:
@@ -34,7 +34,7 @@ class ServiceManager:
         self.address = f"\0{folder}/notify" if abstract else str(folder / "notify")
         self.notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.notify.bind(self.address)
-        self.notify.settimeout(PATIENCE)
+        self.notify.settimeout(RECEIVE_TIMEOUT)
         self.sockets: list[tuple[str, socket.socket]] = []
 
     def listen(self, address: tuple[str, int] = ("127.0.0.1", 0), name: str = "http") -> int:
@@ -94,7 +94,7 @@ class ServiceManager:
     def stop(self, process: "subprocess.Popen[str]") -> str:
         """Stop the service as systemd does; return what it wrote to stderr."""
         process.send_signal(signal.SIGTERM)
-        return process.communicate(timeout=PATIENCE)[1]
+        return process.communicate(timeout=RECEIVE_TIMEOUT)[1]
 
     def close(self) -> None:
         """Close all sockets."""

@@ -1,4 +1,4 @@
-"""Log lines become entries of systemd's journal, with fields."""
+"""Log lines become entries of journald, with fields."""
 
 import os
 import socket
@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from trunkline.app.telemetry import open_log
 from trunkline.config import LogSettings
 from trunkline.gateway.events import BackendStateChanged
-from trunkline.telemetry import journal as module
-from trunkline.telemetry.journal import format_journal, open_journal
+from trunkline.telemetry import journald as module
+from trunkline.telemetry.journald import format_journald, open_journald
 from trunkline.telemetry.log_lines import LogLine
 
 
 def parse(entry: bytes) -> list[tuple[str, str]]:
-    """Parse the native protocol of the journal."""
+    """Parse the native protocol of journald."""
     found: list[tuple[str, str]] = []
     while entry:
         line, _, rest = entry.partition(b"\n")
@@ -31,11 +31,11 @@ def parse(entry: bytes) -> list[tuple[str, str]]:
     return found
 
 
-class Journal:
-    """The journal's side, and a file that stands for the stderr of a service."""
+class FakeJournald:
+    """The side of journald, and a file that stands for the stderr of a service."""
 
     def __init__(self, folder: Path) -> None:
-        self.path = str(folder / "journal")
+        self.path = str(folder / "journald")
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(self.path)
         self.socket.settimeout(60)
@@ -53,15 +53,15 @@ class Journal:
 
 
 @pytest.fixture
-def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Journal]:
-    found = Journal(tmp_path)
-    monkeypatch.setattr(module, "JOURNAL_SOCKET", found.path)
+def journald(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[FakeJournald]:
+    found = FakeJournald(tmp_path)
+    monkeypatch.setattr(module, "JOURNALD_SOCKET", found.path)
     monkeypatch.setenv("JOURNAL_STREAM", found.variables["JOURNAL_STREAM"])
     yield found
     found.close()
 
 
-def test_the_fields_of_a_line_become_fields_of_the_journal() -> None:
+def test_the_fields_of_a_line_become_fields_of_the_entry() -> None:
     fields = {
         "call": "c1",
         "backend": "github",
@@ -71,7 +71,7 @@ def test_the_fields_of_a_line_become_fields_of_the_journal() -> None:
         "disabled": True,
         "stderr": ["one", "two"],
     }
-    entry = format_journal(LogLine("warning", "call_denied", "denied", fields))
+    entry = format_journald(LogLine("warning", "call_denied", "denied", fields))
     assert parse(entry) == [
         ("MESSAGE", "denied"),
         ("PRIORITY", "4"),
@@ -89,7 +89,7 @@ def test_the_fields_of_a_line_become_fields_of_the_journal() -> None:
 
 def test_an_incident_has_its_location_in_the_code() -> None:
     fields = {"incident": "abc", "locations": ["gateway/router.py:12 route", "x.py:1 main"]}
-    found = dict(parse(format_journal(LogLine("error", "incident", "failed", fields))))
+    found = dict(parse(format_journald(LogLine("error", "incident", "failed", fields))))
     assert (found["PRIORITY"], found["TRUNKLINE_INCIDENT"]) == ("3", "abc")
     place = (found["CODE_FILE"], found["CODE_LINE"], found["CODE_FUNC"])
     assert place == ("gateway/router.py", "12", "route")
@@ -97,14 +97,14 @@ def test_an_incident_has_its_location_in_the_code() -> None:
 
 def test_locations_of_another_form_add_no_field() -> None:
     for locations in ([], ["somewhere"], None):
-        entry = format_journal(LogLine("error", "k", "t", {"locations": locations}))
+        entry = format_journald(LogLine("error", "k", "t", {"locations": locations}))
         assert not [name for name, _ in parse(entry) if name.startswith("CODE_")]
 
 
 @given(st.text(), st.text(), st.text())
 def test_no_text_can_add_a_field_or_an_entry(message: str, name: str, value: str) -> None:
     line = LogLine("info", "k", message, {name: value})
-    found = parse(format_journal(line))
+    found = parse(format_journald(line))
     assert len(found) == 5
     sent = [text.encode("utf-8", "replace").decode() for text in (message, value)]
     assert [found[0][1], found[4][1]] == sent
@@ -112,50 +112,50 @@ def test_no_text_can_add_a_field_or_an_entry(message: str, name: str, value: str
     assert found[4][0].isascii()
 
 
-def test_the_journal_is_used_only_if_stderr_leads_to_it(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
-    assert open_journal(journal.writer, {}, journal.path) is None
-    assert open_journal(journal.writer, {"JOURNAL_STREAM": "1:2"}, journal.path) is None
-    assert open_journal(journal.writer, journal.variables, str(tmp_path / "none")) is None
-    send = open_journal(journal.writer, journal.variables, journal.path)
+def test_journald_is_used_only_if_stderr_leads_to_it(tmp_path: Path) -> None:
+    journald = FakeJournald(tmp_path)
+    assert open_journald(journald.writer, {}, journald.path) is None
+    assert open_journald(journald.writer, {"JOURNAL_STREAM": "1:2"}, journald.path) is None
+    assert open_journald(journald.writer, journald.variables, str(tmp_path / "none")) is None
+    send = open_journald(journald.writer, journald.variables, journald.path)
     assert send is not None
-    send(format_journal(LogLine("info", "k", "hello")))
-    assert journal.read()[0] == ("MESSAGE", "hello")
-    journal.close()
+    send(format_journald(LogLine("info", "k", "hello")))
+    assert journald.read()[0] == ("MESSAGE", "hello")
+    journald.close()
 
 
 CHANGED = BackendStateChanged("fs", "waiting", "it ended", 1.0)
 
 
-def test_the_log_goes_to_the_journal_instead_of_stderr(journal: Journal) -> None:
-    log = open_log(LogSettings(), False, lambda text: text.replace("s3cret", "…"), journal.writer)
+def test_the_log_goes_to_journald_instead_of_stderr(journald: FakeJournald) -> None:
+    log = open_log(LogSettings(), False, lambda text: text.replace("s3cret", "…"), journald.writer)
     log.log(CHANGED)
     log.announce("s3cret")
     log.queue.dropped = 2
     log.announce("last")
     log.close(60)
-    found = dict(journal.read())
+    found = dict(journald.read())
     assert (found["TRUNKLINE_SERVER"], found["TRUNKLINE_STATE"]) == ("fs", "waiting")
-    texts = {dict(journal.read())["MESSAGE"] for _ in range(3)}
+    texts = {dict(journald.read())["MESSAGE"] for _ in range(3)}
     assert texts >= {"…", "last"}
     assert any("2 log lines were dropped" in text for text in texts)
-    os.set_blocking(journal.stderr, False)
+    os.set_blocking(journald.stderr, False)
     with pytest.raises(BlockingIOError):
-        os.read(journal.stderr, 1)
+        os.read(journald.stderr, 1)
 
 
 @pytest.mark.parametrize("format_name", ["json", "text"])
-def test_a_configured_format_stays_on_stderr(format_name: str, journal: Journal) -> None:
+def test_a_configured_format_stays_on_stderr(format_name: str, journald: FakeJournald) -> None:
     settings = LogSettings(format=format_name)  # type: ignore[arg-type]
-    log = open_log(settings, False, str, journal.writer)
+    log = open_log(settings, False, str, journald.writer)
     log.log(CHANGED)
     log.close(60)
-    assert b"fs" in os.read(journal.stderr, 4096)
+    assert b"fs" in os.read(journald.stderr, 4096)
 
 
-def test_a_journal_that_has_ended_loses_lines_and_counts_them(journal: Journal) -> None:
-    log = open_log(LogSettings(), False, str, journal.writer)
-    journal.socket.close()
+def test_a_journald_that_has_ended_loses_lines_and_counts_them(journald: FakeJournald) -> None:
+    log = open_log(LogSettings(), False, str, journald.writer)
+    journald.socket.close()
     log.log(CHANGED)
     log.close(60)
     assert log.writer.dropped == 1

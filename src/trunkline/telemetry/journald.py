@@ -1,8 +1,8 @@
-"""The journal of systemd as the target of the log, with fields to filter by.
+"""journald as the target of the log, with fields to filter by.
 
-    LogLine ──format_journal──> an entry in the native protocol ──> the socket of the journal
+    LogLine ──format_journald──> an entry in journald's native protocol ──> its socket
 
-The fields of a line become journal fields such as TRUNKLINE_SERVER, so that
+The fields of a line become fields of the entry, such as TRUNKLINE_SERVER, so that
 `journalctl TRUNKLINE_SERVER=github` finds its lines.
 
 Invariant: whatever the text of a field contains, it cannot add a field or an entry.
@@ -17,7 +17,7 @@ from typing import cast
 
 from trunkline.telemetry.log_lines import LogLevel, LogLine
 
-JOURNAL_SOCKET = "/run/systemd/journal/socket"
+JOURNALD_SOCKET = "/run/systemd/journal/socket"
 
 # The levels of syslog.
 _PRIORITIES: dict[LogLevel, int] = {"error": 3, "warning": 4, "info": 6, "debug": 7}
@@ -27,28 +27,28 @@ _NOT_IN_NAMES = re.compile(r"[^A-Z0-9_]")
 _LOCATION = re.compile(r"(?P<file>.+):(?P<line>[0-9]+) (?P<function>.+)")
 
 
-def open_journal(
+def open_journald(
     descriptor: int, environ: Mapping[str, str], path: str | None = None
 ) -> Callable[[bytes], object] | None:
-    """Return a function that sends entries to the journal; None if `descriptor` is another place.
+    """Return a function that sends entries to journald; None if `descriptor` is another place.
 
     The function may block, and raises OSError.
     """
     found = os.fstat(descriptor)
     if environ.get("JOURNAL_STREAM") != f"{found.st_dev}:{found.st_ino}":
         return None
-    journal = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
-        journal.connect(path or JOURNAL_SOCKET)
-    except OSError:  # stderr still leads to the journal, without fields
-        journal.close()
+        connection.connect(path or JOURNALD_SOCKET)
+    except OSError:  # stderr still leads to journald, without fields
+        connection.close()
         return None
     # Never closed: at the end of the process, the thread of the log may still write.
-    return partial(os.write, journal.detach())
+    return partial(os.write, connection.detach())
 
 
-def format_journal(line: LogLine, _now: float = 0.0) -> bytes:
-    """Return a line as an entry; the journal itself adds the time."""
+def format_journald(line: LogLine, _now: float = 0.0) -> bytes:
+    """Return a line as an entry; journald adds the time."""
     fields = [
         ("MESSAGE", line.text),
         ("PRIORITY", str(_PRIORITIES[line.level])),
