@@ -48,6 +48,7 @@ def test_call_record_has_all_fields() -> None:
         "id": "c1",
         "request_id": 7,
         "subject": "alice",
+        "principal": "key:alice",
         "client": "cursor",
         "client_version": "1.2",
         "revision": "2025-11-25",

@@ -1,5 +1,6 @@
 """What each caller sees."""
 
+import hashlib
 from typing import Any
 
 import pytest
@@ -147,6 +148,21 @@ def test_disabled_features_are_not_offered_but_visible() -> None:
     assert view.is_visible(ANNA, entry("fs__write"))
     view.disabled_check = None
     assert "fs__write" in listed(view, ANNA)
+
+
+def test_the_id_of_a_surface_is_equal_for_callers_whom_the_policy_treats_alike() -> None:
+    class ByName:
+        def is_visible(self, caller: Caller, entry: CatalogEntry) -> bool:
+            return True
+
+        def visibility_key(self, caller: Caller) -> str:
+            return "c" if caller is CARL else "other"
+
+    view = Visibility(policy=ByName())
+    assert view.surface_id(ANNA) == view.surface_id(BERT) != view.surface_id(CARL)
+    # It is recorded, so it must be the same in every process.
+    assert view.surface_id(CARL) == hashlib.sha256(b"'c'").hexdigest()[:12]
+    assert Visibility().surface_id(ANNA) == ""
 
 
 def test_callers_who_see_the_same_lists_are_in_one_group() -> None:

@@ -58,6 +58,7 @@ class SharedFields(Struct, frozen=True, omit_defaults=True):
     rule: str | None = None
     wrapper: str | None = None
     mismatch: str | None = None
+    principal: str | None = None
 
 
 class _CallFields(Struct, frozen=True, array_like=True):
@@ -87,7 +88,9 @@ class _EncodedBatch(Struct, frozen=True, tag_field="kind", tag=CALL_BATCH):
     calls: Sequence[_CallTuple]
 
 
-class _DecodedBatch(Struct, frozen=True, tag_field="kind", tag=CALL_BATCH):
+class DecodedBatch(Struct, frozen=True, tag_field="kind", tag=CALL_BATCH):
+    """The calls of one row, each with the index of the fields that it shares with others."""
+
     shared: list[SharedFields]
     calls: list[_CallFields]
 
@@ -174,7 +177,9 @@ class CallBatchEncoder:
         """Return the index of the shared fields of calls like this one; -1 for unusual calls."""
         entry, succeeded = call.context.entry, call.status == "success" and call.error_code is None
         # Refused and failed calls keep rows of their own, so that SQL queries find them.
-        if not succeeded or entry is None or entry.kind is not TOOL:
+        # So do searches, whose results only their own record has.
+        searched = call.context.search is not None
+        if not succeeded or searched or entry is None or entry.kind is not TOOL:
             return -1
         found = self._cache.get(key)
         shared.append(self._encode_shared(key, call) if found is None else found.encoded)
@@ -199,7 +204,7 @@ def records_in(
     row: AuditRow, criteria: RecordFilter | None = None, newest_first: bool = False
 ) -> Iterator[AuditRow]:
     """Yield the records of a row that match; a batch yields one for each call."""
-    batch = _decode_batch(row)
+    batch = decode_batch(row)
     if batch is None:
         yield row
         return
@@ -212,15 +217,16 @@ def records_in(
 
 def record_count(row: AuditRow) -> int:
     """Return the number of records in a row."""
-    batch = _decode_batch(row)
+    batch = decode_batch(row)
     return 1 if batch is None else len(batch.calls)
 
 
-def _decode_batch(row: AuditRow) -> _DecodedBatch | None:
+def decode_batch(row: AuditRow) -> DecodedBatch | None:
+    """Return the batch in a row; None if the row holds no batch, or an invalid one."""
     if row.kind != CALL_BATCH:
         return None
     try:
-        batch = from_raw(row.body.encode(), _DecodedBatch)
+        batch = from_raw(row.body.encode(), DecodedBatch)
     except (ValueError, RecursionError):
         return None
     return batch if all(fields.shared < len(batch.shared) for fields in batch.calls) else None
@@ -266,6 +272,7 @@ def _call_row(row: AuditRow, shared: SharedFields, fields: _CallFields) -> Audit
         arguments=arguments,
         wrapper=shared.wrapper,
         mismatch=shared.mismatch,
+        principal=shared.principal,
     )
     columns = (call.name, call.subject, call.backend or "", call.status)
     return AuditRow(row.seq, fields.at, "call", *columns, row.hash, _encode(call).decode())

@@ -27,12 +27,14 @@ from trunkline.gateway.events import (
 )
 from trunkline.jsonrpc import Id, from_raw
 from trunkline.jsonrpc.raw_json import encode_json
+from trunkline.mcp.identity import Principal
 from trunkline.printable import clip_text
 
 MAX_NAME_LENGTH = 512
 MAX_LABEL_LENGTH = 128
 # The length limit of subjects and roles; authentication admits none that are longer.
 MAX_SUBJECT_LENGTH = 256
+MAX_ID_LENGTH = 1024  # of a principal: a kind, an issuer and a subject
 
 # The number of characters of a URI that are searched for credentials
 _SCANNED_URI_LENGTH = 2 * MAX_NAME_LENGTH
@@ -96,6 +98,9 @@ class CallRecord(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag=
     wrapper: str | None = None
     mismatch: str | None = None
     failure: str | None = None
+    principal: str | None = None
+    surface: str | None = None
+    found: tuple[str, ...] | None = None
 
 
 class _ClientInfo(Struct, frozen=True):
@@ -164,6 +169,7 @@ class RecordEncoder:
         if entry is None and len(name) > MAX_LABEL_LENGTH:
             name = self.unknown_name(name)
         client, version = self._client_info(caller.client_info)
+        search = context.search
         return CallRecord(
             context.wall_time,
             self.gateway,
@@ -192,6 +198,9 @@ class RecordEncoder:
             event.wrapper,
             None if context.mismatch is None else self._clean_text(context.mismatch),
             None if event.failure is None else self._clean_text(event.failure),
+            recorded_principal(principal),
+            None if search is None else search.surface,
+            None if search is None else search.found,
         )
 
     def _clean_text(self, text: str) -> str:
@@ -297,6 +306,11 @@ class _RecordColumns(Struct, frozen=True):
     subject: str = ""
     backend: str = ""
     status: str = ""
+
+
+def recorded_principal(principal: Principal) -> str | None:
+    """Return the id of a principal as records have it; None if it equals the subject."""
+    return None if principal.id == principal.subject else truncate(principal.id, MAX_ID_LENGTH)
 
 
 def truncate(text: str, max_length: int = MAX_LABEL_LENGTH) -> str:

@@ -31,7 +31,7 @@ from trunkline.mcp.versions import LATEST_SESSION_REVISION, Revision
 
 _OBJECT = ord("{")
 # A context variable, since async functions of several callers run at the same time.
-_current_caller: ContextVar[Caller] = ContextVar("current_caller")
+_current_call: ContextVar[CallContext] = ContextVar("current_call")
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -97,11 +97,11 @@ class FunctionBackend:
         return PendingResult.from_awaitable(self._run_for(context))
 
     async def _run_for(self, context: CallContext) -> Raw:
-        token = _current_caller.set(context.caller)
+        token = _current_call.set(context)
         try:
             return await self._run(context)
         finally:
-            _current_caller.reset(token)
+            _current_call.reset(token)
 
     async def _run(self, context: CallContext) -> Raw:
         if context.method.name != "tools/call":
@@ -136,7 +136,12 @@ class FunctionBackend:
 
 def current_caller() -> Caller:
     """Return the caller on whose behalf the current function runs."""
-    return _current_caller.get()
+    return _current_call.get().caller
+
+
+def current_call() -> CallContext:
+    """Return the call that the current function carries out."""
+    return _current_call.get()
 
 
 def tool_result(value: Any, revision: Revision) -> Raw:

@@ -18,7 +18,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterable
 from time import monotonic, time
-from typing import Protocol, TypeAlias, cast
+from typing import NamedTuple, Protocol, TypeAlias, cast
 
 from msgspec import Struct, field
 
@@ -57,6 +57,14 @@ class TracedCall(Protocol):
     def end(self, summary: "CallSummary") -> None:
         """Record how the call ended; never raises."""
         ...
+
+
+class ToolSearch(NamedTuple):
+    """What a tool search returned to its caller, for the audit log."""
+
+    surface: str
+    """Identifies the set of tools that the caller sees."""
+    found: tuple[str, ...]
 
 
 class CallTimer(Protocol):
@@ -123,6 +131,8 @@ class CallContext(Struct, eq=False):
     """The span that records the call, if it is traced."""
     wrapped_tool: str | None = None
     """The tool that a `call_tool` asked for, if the call could not be routed."""
+    search: ToolSearch | None = None
+    """What the call found, if it is a tool search whose results are recorded."""
     sequence: int = field(default_factory=_sequence.__next__)
     """Which call of this process it is; part of `id`, and the progress token for the server."""
     wall_time: float = field(default_factory=time)

@@ -17,6 +17,7 @@ Rules upheld here:
 It caches nothing. The gateway's DecisionCache keeps its answers.
 """
 
+import hashlib
 from collections.abc import Callable, Hashable, Sequence
 from typing import Protocol, TypeAlias
 
@@ -28,6 +29,8 @@ from trunkline.routing.naming import matches_any_pattern
 
 # The tool that calls another tool; Visibility knows its backends.
 CALL_TOOL = "call_tool"
+
+_SURFACE_ID_LENGTH = 12
 
 # Whether a kill switch disables a feature for a caller.
 DisabledCheck: TypeAlias = Callable[[Caller, CatalogEntry], bool]
@@ -119,6 +122,16 @@ class Visibility:
         # A kill switch can disable a single subject, so each subject needs its own lists.
         subject = "" if self.disabled_check is None else caller.principal.id
         return (None if self._policy is None else self._policy.visibility_key(caller), subject)
+
+    def surface_id(self, caller: Caller) -> str:
+        """Return a short text that is equal for callers who may see the same features.
+
+        It is the same after a restart and in other processes; empty if no policy hides features.
+        """
+        if self._policy is None:
+            return ""
+        key = repr(self._policy.visibility_key(caller))
+        return hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()[:_SURFACE_ID_LENGTH]
 
     def write_list(self, catalog: Catalog, kind: FeatureKind, caller: Caller) -> Raw:
         """Return the list of one kind for a caller."""
