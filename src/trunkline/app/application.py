@@ -28,7 +28,13 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from trunkline.admin.service import AdminService, CommandResult
-from trunkline.app.audit import build_audit_log, build_audit_options, state_folder
+from trunkline.app.audit import (
+    build_audit_log,
+    build_audit_options,
+    build_usage_reader,
+    ranks_by_use,
+    state_folder,
+)
 from trunkline.app.build import (
     LISTED_CAPABILITIES,
     VISIBILITY_KEYS,
@@ -300,18 +306,17 @@ class App:
         self._asgi: AsgiApp | None = None
         self._listen_addresses: tuple[str, ...] = ()
         self.on_shutdown: Callable[[], None] = lambda: None
+        self._is_serving = False  # commands such as `check` run a gateway without clients
         self._tls_digest = b""
         self.switches = build_kill_switches(config, self.gateway, stores.switches)
         prepare_enforcement(self.gateway, config, self.switches, stores.limits)()
         self.admin = build_admin_service(config, self.gateway, self.switches)
         self.commands: dict[str, Callable[..., Any]] = build_commands(self.admin)
         self.audit_log = build_audit_log(config, state, self.secrets.mask_json)
+        self.usage = build_usage_reader(config, state)
         # Run in order once no call is left.
         self.close_steps: list[Callable[[], Awaitable[None]]] = [*stores.close_steps]
-        if self.audit_log is not None:
-            self.audit_log.attach(self.gateway.pipeline)
-            self.telemetry.register_audit(self.audit_log)
-            self.close_steps.append(self.audit_log.aclose)  # last: it records the ends of all calls
+        self._attach_audit_log()
         self.servers = ServerConnector(
             self.gateway,
             self.admin,
@@ -320,7 +325,16 @@ class App:
             limits.shutdown.child_exit,
             limits=limits.backends,
         )
+        self.servers.usage = self.usage
         self._add_upstreams(config)
+
+    def _attach_audit_log(self) -> None:
+        if self.usage is not None:
+            self.close_steps.append(self.usage.aclose)
+        if self.audit_log is not None:
+            self.audit_log.attach(self.gateway.pipeline)
+            self.telemetry.register_audit(self.audit_log)
+            self.close_steps.append(self.audit_log.aclose)  # last: it records the ends of all calls
 
     def _add_upstreams(self, config: Config) -> None:
         self.gateway.read_stderr = self.servers.stderr_tail
@@ -383,6 +397,7 @@ class App:
             update_event_listening(self.admin, new)
             if self.audit_log is not None:
                 self.audit_log.reconfigure(build_audit_options(new.audit))
+            self._update_usage()
             gateway.registry.first_list_timeout = new.gateway.first_list_timeout
             gateway.set_identity(identity)
             gateway.stateless.suspended_calls.reconfigure(limits)
@@ -483,9 +498,20 @@ class App:
 
     def _start_background(self) -> None:
         """Start what only a serving gateway needs: timers and the audit log."""
+        self._is_serving = True
         self.gateway.pipeline.events.schedule = asyncio.get_running_loop().call_later
         if self.audit_log is not None:
             self.audit_log.start()
+        self._update_usage()
+
+    def _update_usage(self) -> None:
+        """Read what callers used if a search server ranks by it."""
+        if self.usage is None:
+            return
+        if self._is_serving and ranks_by_use(self.config):
+            self.usage.start()
+        else:
+            self.usage.stop()
 
     async def serve_http(
         self,

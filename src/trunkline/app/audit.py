@@ -11,10 +11,12 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from trunkline.audit.hash_chain import HashChain, Retention, TipFile
-from trunkline.audit.log import AuditLog, AuditOptions
+from trunkline.audit.log import AuditLog, AuditOptions, writer_label
 from trunkline.audit.records import RecordEncoder
 from trunkline.audit.redaction import RedactionRules
 from trunkline.audit.store import AuditStore
+from trunkline.audit.usage import UsageReader
+from trunkline.backends.builtin import BuiltinSettings
 from trunkline.config import AuditSettings, Config
 from trunkline.config.audit_table import SQLITE_PREFIX, sqlite_file
 
@@ -86,6 +88,25 @@ def build_audit_log(
         partial(_open_chain, location),
         settings,
         mask=mask,
+    )
+
+
+def build_usage_reader(config: Config, state: Path | None) -> UsageReader | None:
+    """Return the reader of what callers used, not started yet; None without an audit log."""
+    location = find_audit_log(config, state)
+    if location is None:
+        return None
+    return UsageReader(writer_label(config.gateway.name), partial(build_store, location))
+
+
+def ranks_by_use(config: Config) -> bool:
+    """Return whether a search server ranks tools by their use."""
+    return any(
+        not server.disabled
+        and isinstance(server.backend, BuiltinSettings)
+        and server.backend.builtin == "search"
+        and server.backend.rank_by_use
+        for server in config.servers
     )
 
 

@@ -90,6 +90,7 @@ from trunkline.stdio.stderr_log import StderrLog
 
 if TYPE_CHECKING:
     from trunkline.backends.connect import ClientIdentity
+    from trunkline.backends.tool_search import ToolUsage
     from trunkline.http.address import TrustedProxies
     from trunkline.http.message import HttpLimits
     from trunkline.telemetry.otlp import ExportLimits
@@ -339,8 +340,10 @@ def max_calls_per_server(config: Config) -> int:
     return max(1, accepted // 2) if several else accepted
 
 
-def build_builtin(settings: BuiltinSettings, admin: AdminService) -> FunctionBackend:
-    """Return a built-in server, not started yet."""
+def build_builtin(
+    settings: BuiltinSettings, admin: AdminService, usage: "ToolUsage | None" = None
+) -> FunctionBackend:
+    """Return a built-in server, not started yet. `usage` is for tool search."""
     if settings.builtin == "operator":
         from trunkline.admin.tools import OperatorTools  # noqa: PLC0415
 
@@ -352,7 +355,8 @@ def build_builtin(settings: BuiltinSettings, admin: AdminService) -> FunctionBac
         ToolFinder,
     )
 
-    return SearchTools(ToolFinder(admin.gateway.registry))
+    usage = usage if settings.rank_by_use else None
+    return SearchTools(ToolFinder(admin.gateway.registry, usage=usage))
 
 
 def build_sources(settings: BuiltinSettings) -> FunctionBackend:
@@ -406,6 +410,8 @@ class ServerConnector:
         self.children: dict[str, ChildProcess] = {}
         # What the processes of each server wrote to stderr, across restarts.
         self.stderr_logs: dict[str, StderrLog] = {}
+        # What callers used, for tool search; None without an audit log.
+        self.usage: ToolUsage | None = None
         # Whether servers start before their clients are known, as over HTTP.
         self.clients_unknown = False
         self.gateway = gateway
@@ -516,7 +522,7 @@ class _ServerContext(NamedTuple):
         return child
 
     async def start_builtin(self, settings: BuiltinSettings) -> Backend:
-        backend = build_builtin(settings, self.servers.admin)
+        backend = build_builtin(settings, self.servers.admin, self.servers.usage)
         if isinstance(backend, StartableBackend):
             try:
                 await backend.start()

@@ -55,6 +55,11 @@ class BuiltinSettings(BackendSettings, frozen=True, kw_only=True):
         Meta(description="The tools of an operator server: only those that read, or all."),
     ] = "read"
 
+    rank_by_use: Annotated[
+        bool,
+        Meta(description="Tools that a caller used after earlier searches come first for it."),
+    ] = True
+
     def connector(self, context: ConnectContext) -> ConnectBackend:
         """Return a function that starts the server."""
 
@@ -73,4 +78,5 @@ BUILTIN_KEY_OWNERS: Mapping[str, BuiltinName] = {
     "fuzzy_weight": "sources",
     "keyword_weight": "sources",
     "operator_tools": "operator",
+    "rank_by_use": "search",
 }

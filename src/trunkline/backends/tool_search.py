@@ -13,28 +13,46 @@ search waits until the index matches the catalogue.
 """
 
 import asyncio
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Protocol
 
 from msgspec import Meta, Struct
 
-from trunkline.backends.functions import FunctionBackend, current_caller
+from trunkline.backends.functions import FunctionBackend, current_call, current_caller
+from trunkline.gateway.call_context import ToolSearch
 from trunkline.gateway.registry import Registry
 from trunkline.jsonrpc import Raw, RpcError
 from trunkline.mcp.features import FeatureKind
-from trunkline.mcp.identity import Caller
+from trunkline.mcp.identity import Caller, Principal
 from trunkline.routing.catalog import Catalog, CatalogEntry
 from trunkline.routing.visibility import CALL_TOOL
 from trunkline.search.tool_index import ToolIndex, ToolMatch, tool_signature, tool_summary
+from trunkline.search.usage import MAX_RETURNED
 
 # How many seconds indexing blocks the event loop at a time.
 INDEXING_SLICE = 0.002
 
 
+class ToolUsage(Protocol):
+    """Knows which of the tools that its searches returned a caller used."""
+
+    def shares(self, principal: Principal, surface: str) -> Mapping[str, float]:
+        """Return how much a caller used each tool on a surface, from 0 to 1."""
+        ...
+
+
 class ToolFinder:
     """Finds tools by what they do, among those that a caller may see."""
 
-    def __init__(self, registry: Registry, indexing_slice: float = INDEXING_SLICE) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        indexing_slice: float = INDEXING_SLICE,
+        usage: ToolUsage | None = None,
+    ) -> None:
+        """Start indexing. With `usage`, tools that a caller used rank higher for this caller."""
         self._registry = registry
+        self._usage = usage
         self._slice = indexing_slice
         self._index = ToolIndex()
         self._indexed: Catalog | None = None
@@ -56,7 +74,19 @@ class ToolFinder:
         def allow(entry: CatalogEntry) -> bool:
             return backend in (None, entry.backend) and visibility.is_offered(caller, entry)
 
-        return self._index.find(query, limit, allow)
+        if self._usage is None:
+            return self._index.find(query, limit, allow)
+        used = self._usage.shares(caller.principal, visibility.surface_id(caller))
+        return self._index.find(query, limit, allow, used)
+
+    def describe_search(self, caller: Caller, found: Sequence[ToolMatch]) -> ToolSearch | None:
+        """Return what is recorded of a search; None if use does not affect the ranking."""
+        if self._usage is None:
+            return None
+        names = [match.entry.public_name for match in found]
+        copies = [name for match in found for name in shown_copies(match)]
+        surface = self._registry.visibility.surface_id(caller)
+        return ToolSearch(surface, tuple([*names, *copies][:MAX_RETURNED]))
 
     def suggest(self, caller: Caller, name: str, limit: int) -> list[ToolMatch]:
         """Return tools with a similar name, as far as they are indexed."""
@@ -188,6 +218,7 @@ class SearchTools(FunctionBackend):
         self, caller: Caller, query: str, limit: int, backend: str | None
     ) -> dict[str, Any]:
         found = await self._finder.find(caller, query, limit, backend)
+        current_call().search = self._finder.describe_search(caller, found)
         answer: dict[str, Any] = {"tools": [describe_match(each) for each in found]}
         if not found:
             answer["hint"] = "nothing matches; try other words, or one of these servers"
@@ -225,5 +256,10 @@ def describe_match(found: ToolMatch) -> FoundTool:
     """Return what a model needs to know about a tool."""
     definition = found.entry.definition
     name, score = found.entry.public_name, round(found.score, 3)
-    also = found.copies[:_MAX_COPIES]
-    return FoundTool(name, tool_summary(definition), tool_signature(definition), score, also)
+    summary, signature = tool_summary(definition), tool_signature(definition)
+    return FoundTool(name, summary, signature, score, shown_copies(found))
+
+
+def shown_copies(found: ToolMatch) -> tuple[str, ...]:
+    """Return the names of equal tools that are shown with a match."""
+    return found.copies[:_MAX_COPIES]
