@@ -69,6 +69,7 @@ async def test_after_a_restart_a_tool_that_was_used_comes_before_its_equals(tmp_
     assert [tool["score"] for tool in after] == [tool["score"] for tool in before]
     searched, called, _ = recorded(tmp_path)
     assert {"a__status", "b__status"} <= set(searched["found"])
+    assert len(set(searched["found"])) == len(searched["found"])
     assert searched["surface"] == ""
     assert "found" not in called
 

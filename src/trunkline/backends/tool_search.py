@@ -86,7 +86,7 @@ class ToolFinder:
         names = [match.entry.public_name for match in found]
         copies = [name for match in found for name in shown_copies(match)]
         surface = self._registry.visibility.surface_id(caller)
-        return ToolSearch(surface, tuple([*names, *copies][:MAX_RETURNED]))
+        return ToolSearch(surface, tuple(dict.fromkeys([*names, *copies]))[:MAX_RETURNED])
 
     def suggest(self, caller: Caller, name: str, limit: int) -> list[ToolMatch]:
         """Return tools with a similar name, as far as they are indexed."""
