@@ -39,7 +39,7 @@ from trunkline.jsonrpc import Incident
             "server fs is failing, next trial call in 2.5 s: hangs",
         ),
         (BackendStateChanged("fs", "half_open", None, None), "server fs is failing, on trial"),
-        (BackendStateChanged("fs", "idle", None, None), "server fs is not started"),
+        (BackendStateChanged("fs", "not_started", None, None), "server fs is not started"),
         (KillSwitchChanged("tool", "a", True, "anna"), "tool a is disabled by anna"),
         (KillSwitchChanged("all", "", False, "t.toml:3"), "all is revived by t.toml:3"),
         (KillSwitchChanged("pause", "", True, "anna"), "the gateway is paused by anna"),

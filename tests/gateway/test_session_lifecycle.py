@@ -196,7 +196,7 @@ async def test_a_failed_initialize_changes_nothing_and_can_be_repeated(params: A
     engine = gateway.open_engine()
     assert (await send_text(engine, text("initialize", params)))["error"]["code"] == -32602
     assert not engine.session.initialized
-    assert [upstream.state for upstream in gateway.registry] == ["idle"]
+    assert [upstream.state for upstream in gateway.registry] == ["not_started"]
     assert (await send_text(engine, text("tools/list")))["error"]["code"] == -32002
     assert "result" in await send_text(engine, text("initialize", HELLO))
     assert engine.session.initialized

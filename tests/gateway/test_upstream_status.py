@@ -22,6 +22,6 @@ def test_every_circuit_state_has_its_own_upstream_state() -> None:
 
 def test_state_values_are_stable_for_scripts() -> None:
     assert [state.value for state in UpstreamState] == [
-        *("idle", "starting", "ready", "circuit_open", "half_open"),
-        *("waiting", "failed", "stopped", "disabled"),
+        *("not_started", "starting", "ready", "circuit_open", "half_open"),
+        *("waiting", "failed", "stopped", "disabled", "idle_stopped"),
     ]

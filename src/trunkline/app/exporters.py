@@ -183,7 +183,7 @@ def _register_backend_metrics(exposition: MetricsExposition, registry: Registry)
     gauge(
         "trunkline_backend_up",
         "1 if a backend accepts calls.",
-        each(lambda one: int(one.state is UpstreamState.READY)),
+        each(lambda one: int(one.takes_calls)),
         ("backend",),
     )
     gauge(

@@ -87,6 +87,8 @@ class UpstreamQueue:
         self._max_timeout = max(timeout, max_timeout)
         self.progress_at = -math.inf
         """When the server last reported progress of a call, or a client answered its request."""
+        self.failed_at = -math.inf
+        """When a call last ended with an error, or was cancelled."""
         # All running and waiting calls; the call that expires first comes first.
         self.calls: dict[CallContext, None] = {}
         # The waiting calls by principal; the principal whose turn comes next is first.
@@ -241,6 +243,8 @@ class UpstreamQueue:
     ) -> None:
         """Forget a call that has ended, and start the next one."""
         self.calls.pop(context, None)
+        if error is not None:
+            self.failed_at = self.now()
         if self._counts is not None:
             self._remove_counted(self._counts, context)
 

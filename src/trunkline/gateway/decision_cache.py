@@ -117,6 +117,8 @@ class Route(Struct, frozen=True):
     """The generation of the DecisionCache in which it was built."""
     wrapper: "Route | None" = None
     """The route of the `call_tool` that calls this tool. Its checks apply, too."""
+    start_check: Callable[..., Any] | None = None
+    """The last of `checks` if the upstream has to start first; it waits for that."""
 
 
 class DecisionCache:

@@ -376,8 +376,10 @@ def describe_state(state: str, retry_in: float | None = None) -> str:
             return f"failing, next trial call{when}"
         case "half_open":
             return "failing, on trial"
-        case "idle":
+        case "not_started":
             return "not started"
+        case "idle_stopped":
+            return "stopped while idle"
         case _:
             return state
 
@@ -385,7 +387,7 @@ def describe_state(state: str, retry_in: float | None = None) -> str:
 def state_clause(state: str, retry_in: float | None = None) -> str:
     """Return the state of a server as a predicate: `is ready`, `failed, not retried`."""
     words = describe_state(state, retry_in)
-    return words if words.startswith("failed") else f"is {words}"
+    return words if words.startswith(("failed", "stopped while")) else f"is {words}"
 
 
 def _describe_call(call: CallBrief, sanitize: Sanitize) -> str:

@@ -306,13 +306,13 @@ class Pipeline:
 
     def _second_checks(self, route: Route) -> Iterator[CallCheck]:
         """Return the checks of a call that has been routed again after it waited."""
-        if self._enforcer is None:
-            return iter(())
-        return iter(
-            self._enforcer.checks_for(
+        checks: tuple[CallCheck, ...] = ()
+        if self._enforcer is not None:
+            checks = self._enforcer.checks_for(
                 route.entry, route.caller_rules, wrapper=route.wrapper, is_counted=True
             )
-        )
+        # Its upstream may have been stopped while it waited for another check.
+        return iter(checks if route.start_check is None else (*checks, route.start_check))
 
     async def _wait_for(self, decision: Decision | Awaitable[Decision]) -> Denied | None:
         """Wait until a decision allows or denies; raises RpcError if it takes too long."""

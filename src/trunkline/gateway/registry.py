@@ -173,7 +173,7 @@ class Registry:
     async def wait_disabled(self, timeout: float) -> tuple[str, ...]:
         """Wait until disabled upstreams have ended; return the names of those that have not."""
         ending = {
-            asyncio.create_task(upstream.wait_idle()): upstream.name
+            asyncio.create_task(upstream.wait_ended()): upstream.name
             for upstream in self._tasks
             if self._is_disabled(upstream.name)
         }
@@ -359,13 +359,15 @@ class Registry:
     def _merge_capabilities(self) -> dict[str, Any]:
         # Extensions of a server that is not connected are known from its last listing.
         declared = [
-            upstream.backend.capabilities
-            if upstream.backend
-            else {"extensions": upstream.listed.current.extensions}
-            for upstream in self
+            {"extensions": each.listed.current.extensions}
+            if each.capabilities is None
+            else each.capabilities
+            for each in self
         ]
         # A restarting upstream may come back with other capabilities.
-        known = all(upstream.backend or upstream.state is UpstreamState.FAILED for upstream in self)
+        known = all(
+            each.capabilities is not None or each.state is UpstreamState.FAILED for each in self
+        )
         return merge_capabilities(declared, known)
 
     @property
@@ -518,7 +520,7 @@ class Registry:
     async def _subscribe(self, backend: str, native: str, caller: Caller) -> None:
         while True:
             upstream = self._upstreams[backend]
-            if upstream.state is UpstreamState.STARTING:
+            if upstream.must_start:
                 await upstream.wait_started(caller)
             await upstream.subscribe(native, caller.revision)
             if self._upstreams.get(backend, upstream) is upstream:
@@ -571,7 +573,7 @@ def readiness(backends: UpstreamOverview, detailed: bool = False) -> dict[str, A
     With `detailed`, also the `degraded` upstreams with their names and errors.
     """
     snapshots = tuple(backends.snapshots())
-    degraded = [each for each in snapshots if each.state is not UpstreamState.READY]
+    degraded = [each for each in snapshots if not each.takes_calls]
     if not snapshots:
         reasons = ["no servers are configured"]
     elif not backends.started:

@@ -27,7 +27,6 @@ from trunkline.gateway.client import DownstreamClient
 from trunkline.gateway.decision_cache import CallerCache, CallerRules, Route
 from trunkline.gateway.pipeline import Decision, Deferred, Pipeline
 from trunkline.gateway.registry import Registry
-from trunkline.gateway.settings import UpstreamState
 from trunkline.gateway.upstream import Upstream
 from trunkline.jsonrpc import (
     INVALID_PARAMS,
@@ -368,9 +367,10 @@ class Router:
         caller_rules = CallerCache(partial(self._rules_for, entry))
         upstream = self.registry.upstream(entry.backend)
         checks = self.pipeline.checks_for(entry, caller_rules, wrapper)
-        if upstream.state is UpstreamState.STARTING:
-            # Its next state invalidates this route, so other calls pay nothing.
-            checks = (*checks, partial(_wait_started, upstream))
+        # Its next state invalidates this route, so other calls pay nothing.
+        start_check = partial(_wait_started, upstream) if upstream.must_start else None
+        if start_check is not None:
+            checks = (*checks, start_check)
         return Route(
             entry,
             upstream,
@@ -382,6 +382,7 @@ class Router:
             finish,
             self._decisions.generation,
             wrapper,
+            start_check,
         )
 
     def _rules_for(self, entry: CatalogEntry, caller: Caller) -> CallerRules:
@@ -511,10 +512,11 @@ class Router:
         return next(answer for answer in answers if not isinstance(answer, BaseException))
 
     def _may_broadcast(self, method: Method, caller: Caller, upstream: Upstream) -> bool:
-        backend = upstream.backend
+        revision, capabilities = upstream.revision, upstream.capabilities
         return (
-            backend is not None
-            and method.is_known_to(backend.revision, backend.capabilities)
+            revision is not None
+            and capabilities is not None
+            and method.is_known_to(revision, capabilities)
             and self.registry.visibility.can_see_backend(
                 self.registry.catalog, caller, upstream.name
             )
@@ -540,7 +542,13 @@ class Router:
         """
         method = method or undefined_method(request.method)
         context = CallContext(client.caller, request, method, params, client, backend=upstream.name)
+        if upstream.must_start:
+            return PendingResult.from_awaitable(self._pass_when_started(context, upstream))
         return self.pipeline.pass_through(context, upstream)
+
+    async def _pass_when_started(self, context: CallContext, upstream: Upstream) -> Raw:
+        await upstream.wait_started(context.caller)
+        return await self.pipeline.pass_through(context, upstream)
 
     def passthrough_upstream(self, method: str, caller: Caller) -> Upstream:
         """Return the upstream for a method that MCP does not define: the only one there is.

@@ -245,7 +245,10 @@ class SecondarySessions:
         """The limits of the pool, by the current settings."""
         settings = self._owner.settings
         return PoolLimits(
-            settings.max_sessions, settings.max_sessions_per_principal, settings.session_idle
+            settings.max_sessions,
+            settings.max_sessions_per_principal,
+            settings.session_idle,
+            settings.idle_stop,
         )
 
     # SessionOpener
@@ -263,7 +266,7 @@ class SecondarySessions:
         backend = await self._connect_secondary(listener)
         try:
             if "roots" in profile.client_features:
-                await _answer_first_requests(backend)
+                await answer_first_requests(backend)
             await self._list(profile.client_features, backend)
         except BaseException:
             await backend.aclose()
@@ -358,7 +361,7 @@ class SecondarySessions:
         await asyncio.gather(*self._watchers, return_exceptions=True)
 
 
-async def _answer_first_requests(backend: Backend) -> None:
+async def answer_first_requests(backend: Backend) -> None:
     """Wait until the server has the answers to its first requests, and has processed them."""
     wait_answered, ping = backend.abilities.wait_answered, backend.abilities.ping
     if wait_answered is None or ping is None:

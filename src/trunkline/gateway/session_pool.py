@@ -7,7 +7,8 @@
 A server of the session protocol over stdio sends its requests on the one stream that it has, and
 they name no call. So a client that the server may ask has a session of its own, which is opened
 with its first call and kept until the client's session ends. All other clients share the primary
-session, in which the server was told that it can ask nothing.
+session, in which the server was told that it can ask nothing. With `idle_stop`, any session ends
+that had no calls for so long.
 
 Requests of the stateless protocol belong to no session. Those of one `StatelessOwner` share
 sessions, each of which serves one call at a time. A call takes the session that was opened first,
@@ -39,6 +40,7 @@ Invariants:
 """
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -115,6 +117,8 @@ class PoolLimits(NamedTuple):
     """How many of them may belong to one principal; None for all."""
     idle_timeout: float = 1800.0
     """How long a session is kept without calls, unless it belongs to a client session."""
+    idle_stop: float | None = None
+    """How long any session is kept without calls; None for no such limit."""
 
 
 class SessionOpener(Protocol[T]):
@@ -495,16 +499,25 @@ class SessionPool(Generic[T]):
                 break
 
     def _close_expired(self) -> None:
-        loop, timeout = asyncio.get_running_loop(), self._limits.idle_timeout
+        loop = asyncio.get_running_loop()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
-        idle = [p for p in self._sessions if p.is_idle and not p.profile.is_kept]
-        for pooled in idle:
-            if loop.time() - pooled.idle_since >= timeout:
+        expiries: list[float] = []
+        for pooled in [p for p in self._sessions if p.is_idle]:
+            expiry = pooled.idle_since + self._idle_timeout(pooled.profile)
+            if expiry <= loop.time():
                 self._remove(pooled)
-        if idle:
-            self._idle_timer = loop.call_later(timeout, self._close_expired)
+            elif expiry < math.inf:
+                expiries.append(expiry)
+        if expiries:
+            self._idle_timer = loop.call_at(min(expiries), self._close_expired)
+
+    def _idle_timeout(self, profile: SessionProfile) -> float:
+        """Return how long a session is kept without calls."""
+        own = math.inf if profile.is_kept else self._limits.idle_timeout
+        limit = self._limits.idle_stop
+        return own if limit is None else min(own, limit)
 
     def _remove(self, pooled: PooledSession[T]) -> None:
         self._sessions.remove(pooled)

@@ -110,6 +110,8 @@ class UpstreamSettings(NamedTuple):
     """
     session_idle: float = 1800.0
     """After how many seconds without calls a session ends that belongs to no client session."""
+    idle_stop: float | None = None
+    """After how many seconds without calls its processes end; None for never."""
     healthy_uptime: float = HEALTHY_UPTIME
     """After how many seconds up the back-off starts anew; no configuration sets it."""
 
@@ -117,7 +119,7 @@ class UpstreamSettings(NamedTuple):
 class UpstreamState(StrEnum):
     """The state of an upstream."""
 
-    IDLE = "idle"
+    NOT_STARTED = "not_started"
     STARTING = "starting"
     READY = "ready"
     CIRCUIT_OPEN = "circuit_open"
@@ -127,6 +129,8 @@ class UpstreamState(StrEnum):
     STOPPED = "stopped"
     DISABLED = "disabled"
     """A kill switch disables it; it has no process and no connection until it is revived."""
+    IDLE_STOPPED = "idle_stopped"
+    """It has no process because it was idle; the next call starts it (`idle_stop`)."""
 
 
 CIRCUIT_STATES = {
@@ -135,6 +139,9 @@ CIRCUIT_STATES = {
     CircuitState.HALF_OPEN: UpstreamState.HALF_OPEN,
 }
 """The state of an upstream that is ready, by its circuit breaker."""
+
+HEALTHY_STATES = frozenset((UpstreamState.READY, UpstreamState.IDLE_STOPPED))
+"""The states of an upstream that takes calls and has no problem."""
 
 
 class UpstreamSnapshot(NamedTuple):
@@ -157,3 +164,10 @@ class UpstreamSnapshot(NamedTuple):
     """How many calls were refused because too many waited."""
     skipped: tuple[str, ...] = ()
     """The features that the gateway dropped from its lists, and why."""
+    starts_on_request: bool = False
+    """Whether it is starting because a call needs it, after it was stopped while idle."""
+
+    @property
+    def takes_calls(self) -> bool:
+        """Whether calls reach it, perhaps once it has started for them."""
+        return self.state in HEALTHY_STATES or self.starts_on_request

@@ -1,6 +1,7 @@
 """Upstream: a configured server, its supervision, and the calls to it.
 
     connect ──> initialize ──> list features ──> ready ──> (ends) ──> wait ──> connect …
+                                                      └──> idle for `idle_stop` ──> ended ──> a call ──> connect …
 
 An upstream does not know what its backend is: a child process, an HTTP server, or functions of the
 gateway.
@@ -15,15 +16,16 @@ Invariants:
 4. The upstream does not retry calls.
 5. After repeated failures the circuit opens for a while, and calls fail at once.
 6. While it is disabled, it has no backend: its process has been ended.
+7. After `idle_stop` without calls and subscriptions, its backend is ended. Its features and what it
+   declared stay. The next call starts it, and waits for it as for any start.
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import Any
-
-from msgspec import UnsetType
 
 from trunkline.gateway.backend import (
     Backend,
@@ -41,10 +43,12 @@ from trunkline.gateway.concurrency import (
 )
 from trunkline.gateway.events import SessionEvicted, SessionSharing
 from trunkline.gateway.health import CircuitBreaker, CircuitOpen, HealthCheck
+from trunkline.gateway.idle_stop import IdleTimer
 from trunkline.gateway.secondary_sessions import (
     ALL_CLIENT_FEATURES,
     PrimarySession,
     SecondarySessions,
+    answer_first_requests,
     is_url_elicitation,
     make_primary_session,
     needs_pooled_session,
@@ -61,19 +65,17 @@ from trunkline.gateway.settings import (
 from trunkline.gateway.start_waits import StartWaits
 from trunkline.gateway.upstream_subscriptions import UpstreamSubscriptions
 from trunkline.jsonrpc import (
-    UNSET,
     ConnectionLost,
     MalformedResponse,
     PendingResult,
     Raw,
     RpcError,
     UnreadableAnswer,
-    from_raw,
 )
 from trunkline.jsonrpc.errors import without_data
 from trunkline.mcp.capabilities import server_extensions
 from trunkline.mcp.compat import adapt_error, adapt_result
-from trunkline.mcp.errors import ErrorKind, gateway_error
+from trunkline.mcp.errors import ErrorKind, gateway_error, mask_error
 from trunkline.mcp.http_headers import header_notes
 from trunkline.mcp.identity import Caller
 from trunkline.mcp.instructions import ServerInstructions, clip_instructions
@@ -111,12 +113,13 @@ class Upstream:
         state changes. `mask` removes secrets from every error text of the backend.
         """
         self.settings = settings
-        self.state = UpstreamState.IDLE
+        self.state = UpstreamState.NOT_STARTED
         self.restarts = 0
         self.error: str | None = None
         self.backend: Backend | None = None
-        # The protocol revision of the backend; None while there is no backend
+        # The protocol revision of the backend, also while it is stopped because it was idle
         self.revision: Revision | None = None
+        self._stopped_capabilities: dict[str, Any] | None = None
         # The primary session; None unless the upstream is ready
         self._primary: PrimarySession | None = None
         self._connect = connect
@@ -133,8 +136,12 @@ class Upstream:
         self._enabled.set()
         # Ends what `run` does when it expires; None while there is nothing to end
         self._run_scope: asyncio.Timeout | None = None
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._has_ended = asyncio.Event()
+        self._has_ended.set()
+        # Set from the request that starts it after an idle stop until the end of that start
+        self._start_requested = asyncio.Event()
+        self._ready_at = -math.inf
+        self._idle_timer = IdleTimer(settings.idle_stop, self._is_in_use, self._idle_since)
         self.queue = self._new_queue(settings)
         # Called with events about its sessions
         self.emit: Callable[[SessionEvicted | SessionSharing], None] = _ignore_event
@@ -184,7 +191,7 @@ class Upstream:
         """Return whether nothing more is expected soon for the lists of such clients."""
         if self.listed.is_known_for(client_features and ALL_CLIENT_FEATURES):
             return True
-        return self.has_been_tried and self._primary is None
+        return self.has_been_tried and self._primary is None and not self._starts_on_request
 
     def add_client_features(self, client_features: frozenset[str]) -> None:
         """List what the server offers to clients that it may ask, now or once it is ready."""
@@ -192,6 +199,8 @@ class Upstream:
             self.listed.add_client_features(ALL_CLIENT_FEATURES)
             if self._primary is not None:
                 self._start_task(self.list_gated_features())
+            elif not self.listed.is_known_for(ALL_CLIENT_FEATURES):
+                self._request_start()
 
     async def list_gated_features(self) -> None:
         """List what the server offers to clients that it may ask, unless that is known."""
@@ -203,8 +212,19 @@ class Upstream:
 
     @property
     def ready(self) -> bool:
-        """Whether it takes calls."""
-        return self._primary is not None
+        """Whether it takes calls, perhaps after it has been started for them."""
+        is_stopped = self.state is UpstreamState.IDLE_STOPPED
+        return self._primary is not None or is_stopped or self._starts_on_request
+
+    @property
+    def must_start(self) -> bool:
+        """Whether a call has to wait for its start first, with `wait_started`."""
+        return self.state in (UpstreamState.STARTING, UpstreamState.IDLE_STOPPED)
+
+    @property
+    def _starts_on_request(self) -> bool:
+        """Whether it is starting because it is needed again, and not after a failure."""
+        return self.state is UpstreamState.STARTING and self._start_requested.is_set()
 
     @property
     def effective_state(self) -> UpstreamState:
@@ -216,16 +236,32 @@ class Upstream:
     @property
     def has_been_tried(self) -> bool:
         """Whether the first start has succeeded or failed."""
-        return self.state not in (UpstreamState.IDLE, UpstreamState.STARTING) or self.restarts > 0
+        if self.restarts or self.listed.has_listed:
+            return True
+        return self.state not in (UpstreamState.NOT_STARTED, UpstreamState.STARTING)
 
     @property
     def busy(self) -> bool:
         """Whether calls are running or waiting."""
         return len(self.queue) > 0
 
+    @property
+    def capabilities(self) -> dict[str, Any] | None:
+        """What its backend declared, or the backend that was stopped because it was idle."""
+        return self._stopped_capabilities if self.backend is None else self.backend.capabilities
+
     def supports(self, capability: str) -> bool:
-        """Return whether it is connected and declared a capability."""
-        return self.backend is not None and capability in self.backend.capabilities
+        """Return whether it declared a capability."""
+        return capability in (self.capabilities or ())
+
+    def _is_in_use(self) -> bool:
+        """Return whether anything needs the backend now."""
+        # A client that subscribes waits for notifications of the backend.
+        return self.busy or bool(self.subscriptions.subscriber_counts or self._background_tasks)
+
+    def _idle_since(self) -> float:
+        """Return when the last call ended, or since when it has been ready."""
+        return max(self._ready_at, self.circuit_breaker.responded_at, self.queue.failed_at)
 
     def snapshot(self) -> UpstreamSnapshot:
         """Return its current status."""
@@ -242,6 +278,7 @@ class Upstream:
             feature_count=len(self.listed.current.features),
             error=error,
             retry_in=retry_in,
+            starts_on_request=self._starts_on_request,
             extra_sessions=self._pool.extra_count,
             single_session=self._single_session,
             waiting=self.queue.waiting_count,
@@ -265,6 +302,9 @@ class Upstream:
             settings.breaker_threshold, settings.breaker_recovery
         )
         self._health_check.reconfigure(settings.ping_interval)
+        self._idle_timer.reconfigure(settings.idle_stop)
+        if settings.idle_stop is None:
+            self._request_start()
 
     # Supervision
 
@@ -293,14 +333,22 @@ class Upstream:
         per_principal = settings.max_in_flight_per_principal is not None
         if not waits.may_wait(principal, limit, per_principal):
             raise self._unavailable(revision, QUEUE_FULL_REASON, QUEUE_FULL_RETRY_AFTER)
+        self._request_start()
         if self.state is UpstreamState.STARTING:
             await waits.wait(principal, settings.timeout)
-        if self._primary is None:
+        # If it was stopped for good, a successor may take the call.
+        if self._primary is None and self.state is not UpstreamState.STOPPED:
             raise self.unavailable_error(revision)
 
-    async def wait_idle(self) -> None:
+    def _request_start(self) -> None:
+        """Have `run` start it if it was stopped because it was idle."""
+        if self.state is UpstreamState.IDLE_STOPPED:
+            self._start_requested.set()
+            self._set_state(UpstreamState.STARTING)
+
+    async def wait_ended(self) -> None:
         """Wait until it has no backend, after `set_enabled(False)`."""
-        await self._idle.wait()
+        await self._has_ended.wait()
 
     async def run(self) -> None:
         """Keep it running while it is enabled, until it has failed too often."""
@@ -309,7 +357,7 @@ class Upstream:
                 if not self._enabled.is_set():
                     self._set_state(UpstreamState.DISABLED)
                     await self._enabled.wait()
-                self._idle.clear()
+                self._has_ended.clear()
                 try:
                     with suppress(TimeoutError):  # it was disabled
                         async with asyncio.timeout(None) as self._run_scope:
@@ -317,7 +365,7 @@ class Upstream:
                             return
                 finally:
                     self._run_scope = None
-                    self._idle.set()
+                    self._has_ended.set()
         finally:
             self.queue.close()
             if self.state is not UpstreamState.FAILED:
@@ -333,6 +381,10 @@ class Upstream:
                 self.listed.note_failed_start()
                 self._set_state(UpstreamState.FAILED)
                 return
+            if uptime is None:
+                failures = 0
+                await self._start_requested.wait()
+                continue
             self.listed.note_failed_start()
             failures = breaker.count_failure(failures, uptime, self.settings.healthy_uptime)
             limit = self.settings.max_restarts
@@ -342,40 +394,29 @@ class Upstream:
             await self._wait_before_restart(breaker.backoff_delay(failures, self._jitter()))
             self.restarts += 1
 
-    async def _run_once(self) -> float:
+    async def _run_once(self) -> float | None:
         """Run the backend from start to end; returns for how many seconds it was ready.
 
-        Raises UnusableBackend, with the reason in `error`.
+        Returns None if it was stopped because it was idle. Raises UnusableBackend, with the reason
+        in `error`.
         """
         loop = asyncio.get_running_loop()
-        ready_at: float | None = None
+        was_ready = was_idle = False
         self.subscriptions.forget_sent()
-        self._set_state(UpstreamState.STARTING)
+        if self.state is not UpstreamState.STARTING:  # else a call has requested the start
+            self._set_state(UpstreamState.STARTING)
         try:
-            async with asyncio.timeout(self.settings.start_timeout):
-                self.backend = await self._connect(self)
-                self.revision = self.backend.revision
-                await self._list_features(self.backend)
-            self.error = None
-            ready_at = loop.time()
-            self.circuit_breaker.probe_now()
-            primary = self._primary = make_primary_session(self.backend)
-            profile = SessionProfile(primary.announced_features or frozenset())
-            has_streams = primary.has_per_call_streams
-            self._pool.set_primary(self.backend, profile, has_streams=has_streams)
-            self._set_state(UpstreamState.READY)
-            if self.listed.gated_features.client_feature_sets:
-                self._start_task(self.list_gated_features())
-            syncing = asyncio.create_task(self.subscriptions.sync_loop(self.backend))
-            pinging = asyncio.create_task(self._health_check.run(self.backend))
+            primary = await self._open_primary()
+            was_ready, self._ready_at = True, loop.time()
+            self._accept_calls(primary)
+            syncing = asyncio.create_task(self.subscriptions.sync_loop(primary.backend))
+            pinging = asyncio.create_task(self._health_check.run(primary.backend))
             try:
-                end_reason = await self._relist_until_ended(self.backend)
+                was_idle = await self._relist_until_ended(primary.backend)
             finally:
                 syncing.cancel()
                 pinging.cancel()
                 await asyncio.gather(syncing, pinging, return_exceptions=True)
-            self.error = "it ended" if end_reason is None else f"it ended ({end_reason})"
-            self._secondary.note_primary_ended()
         except TimeoutError:
             self.error = f"it did not start within {self.settings.start_timeout:g} s"
         except Exception as error:
@@ -383,26 +424,66 @@ class Upstream:
             if isinstance(error, UnusableBackend):
                 raise
         finally:
-            await self._close_backend()
-        return 0.0 if ready_at is None else loop.time() - ready_at
+            await self._close_backend(is_idle_stop=was_idle)
+        if was_idle:
+            return None
+        return loop.time() - self._ready_at if was_ready else 0.0
 
-    async def _relist_until_ended(self, backend: Backend) -> str | None:
-        """List the features again when they change; return why the backend has ended, if known."""
+    async def _open_primary(self) -> PrimarySession:
+        """Connect the backend and list its features."""
+        async with asyncio.timeout(self.settings.start_timeout):
+            self.backend = await self._connect(self)
+            self.revision = self.backend.revision
+            await self._list_features(self.backend)
+        primary = make_primary_session(self.backend)
+        if "roots" in (primary.announced_features or ()):
+            await answer_first_requests(self.backend)
+        return primary
+
+    def _accept_calls(self, primary: PrimarySession) -> None:
+        """Let calls reach the backend."""
+        self.error = None
+        self.circuit_breaker.probe_now()
+        self._primary = primary
+        profile = SessionProfile(primary.announced_features or frozenset())
+        has_streams = primary.has_per_call_streams
+        self._pool.set_primary(primary.backend, profile, has_streams=has_streams)
+        self._set_state(UpstreamState.READY)
+        if self.listed.gated_features.client_feature_sets:
+            self._start_task(self.list_gated_features())
+
+    async def _relist_until_ended(self, backend: Backend) -> bool:
+        """List the features again when they change, until the backend has ended or is idle.
+
+        Returns whether it is idle: then no call reaches it any more. Else `error` says why it has
+        ended.
+        """
         ended = asyncio.ensure_future(backend.wait_ended())
         stale = asyncio.ensure_future(self._features_stale.wait())
+        idle = asyncio.ensure_future(self._idle_timer.wait_due())
         try:
             while True:
-                await asyncio.wait({ended, stale}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({ended, stale, idle}, return_when=asyncio.FIRST_COMPLETED)
                 if ended.done():
-                    return ended.result()
-                await self._relist(backend)
-                # A server that announces changes all the time must not keep the gateway busy.
-                await asyncio.wait({ended}, timeout=RELIST_INTERVAL)
-                stale = asyncio.ensure_future(self._features_stale.wait())
+                    reason = ended.result()
+                    self.error = "it ended" if reason is None else f"it ended ({reason})"
+                    self._secondary.note_primary_ended()
+                    return False
+                if stale.done():
+                    await self._relist(backend)
+                    # A server that announces changes all the time must not keep the gateway busy.
+                    await asyncio.wait({ended}, timeout=RELIST_INTERVAL)
+                    stale = asyncio.ensure_future(self._features_stale.wait())
+                elif self._idle_timer.is_due:
+                    self._primary = None
+                    self._set_state(UpstreamState.IDLE_STOPPED)
+                    return True
+                else:  # it was used again in the meantime
+                    idle = asyncio.ensure_future(self._idle_timer.wait_due())
         finally:
-            ended.cancel()
-            stale.cancel()
-            await asyncio.gather(ended, stale, return_exceptions=True)
+            for waiting in (ended, stale, idle):
+                waiting.cancel()
+            await asyncio.gather(ended, stale, idle, return_exceptions=True)
 
     async def _list_features(self, backend: Backend) -> None:
         self._features_stale.clear()  # first: a change during the listing needs one more
@@ -437,13 +518,17 @@ class Upstream:
         finally:
             self._retry_at = None
 
-    async def _close_backend(self) -> None:
+    async def _close_backend(self, *, is_idle_stop: bool) -> None:
         """Close the backend and its sessions, even if the caller is cancelled meanwhile."""
-        backend, self.backend, self.revision, self._primary = self.backend, None, None, None
+        capabilities = self.capabilities if is_idle_stop else None
+        backend, self.backend, self._primary = self.backend, None, None
+        self._stopped_capabilities = capabilities
+        if not is_idle_stop:
+            # The last known features stay listed, but nothing more is known of them.
+            self.revision = None
+            self.listed.forget_details()
         if backend is None:
             return
-        # The last known features stay listed, but nothing more is known of them.
-        self.listed.forget_details()
         pool, self._pool = self._pool, self._secondary.new_pool()
         closing = asyncio.gather(pool.aclose(), backend.aclose(), return_exceptions=True)
         try:
@@ -458,6 +543,7 @@ class Upstream:
         self.state = state
         self._on_changed(frozenset())
         if state is not UpstreamState.STARTING:
+            self._start_requested.clear()
             self._start_waits.end()
         self._report_state()
 
@@ -681,7 +767,7 @@ class Upstream:
         if isinstance(error, MalformedResponse | MalformedResult):
             return self._failed(error.message, revision)
         if isinstance(error, RpcError):
-            return adapt_error(self._mask_error(error), server_revision, revision)
+            return adapt_error(mask_error(error, self._mask), server_revision, revision)
         if isinstance(error, UnreadableAnswer):
             return self._failed(str(error), revision)
         if isinstance(error, TimeoutError):
@@ -696,18 +782,6 @@ class Upstream:
         """Return the error for a call that got an answer which is none."""
         text = f"Upstream failed: {self.name}: {self._mask(reason)}"
         return gateway_error(ErrorKind.UPSTREAM_FAILED, text, revision, server=self.name)
-
-    def _mask_error(self, error: RpcError) -> RpcError:
-        """Return the error of a backend without secrets, in its message and its data."""
-        data, message = error.data, self._mask(error.message)
-        if isinstance(data, Raw):
-            text = bytes(data).decode("utf-8", "replace")
-            masked = self._mask(text)
-            if masked != text:
-                data = _json_or_unset(masked.encode())
-        if message == error.message and data is error.data:
-            return error
-        return RpcError(error.code, message, data)
 
     async def subscribe(self, uri: str, revision: Revision) -> None:
         """Subscribe one more client to a resource; raises RpcError."""
@@ -745,15 +819,6 @@ class Upstream:
         if self._retry_at is None:
             return None
         return round(max(0.0, self._retry_at - asyncio.get_running_loop().time()), 1)
-
-
-def _json_or_unset(data: bytes) -> bytes | UnsetType:
-    """Return the data of an error unless masking a number has made it invalid JSON."""
-    try:
-        from_raw(data)
-    except ValueError:
-        return UNSET
-    return data
 
 
 def _ignore_event(event: SessionEvicted | SessionSharing) -> None: ...

@@ -4,10 +4,13 @@
 stateless protocol reserves codes that the session protocol used.
 """
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
-from trunkline.jsonrpc import INTERNAL_ERROR, RpcError
+from msgspec import UnsetType
+
+from trunkline.jsonrpc import INTERNAL_ERROR, UNSET, Raw, RpcError, from_raw
 from trunkline.mcp.versions import Revision
 
 # The error codes that 2026-07-28 added.
@@ -49,3 +52,25 @@ def gateway_error(
     session_code, stateless_code = _CODES[kind]
     code = stateless_code if revision is not None and revision.is_stateless else session_code
     return RpcError(code, message, {"type": kind.value, **data})
+
+
+def mask_error(error: RpcError, mask: Callable[[str], str]) -> RpcError:
+    """Return an error of a server without secrets, in its message and its data."""
+    data, message = error.data, mask(error.message)
+    if isinstance(data, Raw):
+        text = bytes(data).decode("utf-8", "replace")
+        masked = mask(text)
+        if masked != text:
+            data = _json_or_unset(masked.encode())
+    if message == error.message and data is error.data:
+        return error
+    return RpcError(error.code, message, data)
+
+
+def _json_or_unset(data: bytes) -> bytes | UnsetType:
+    """Return the data of an error unless masking a number has made it invalid JSON."""
+    try:
+        from_raw(data)
+    except ValueError:
+        return UNSET
+    return data

@@ -51,12 +51,13 @@ MAX_FRAMES = 12  # number of traceback locations shown, innermost first
 _COLOURS = {"debug": "2", "warning": "33", "error": "31"}
 # The level of backend states; all others are warnings.
 _STATE_LEVELS: dict[str, LogLevel] = {
-    "idle": "debug",
+    "not_started": "debug",
     "starting": "debug",
     "stopped": "debug",
     "ready": "info",
     "half_open": "info",
     "disabled": "info",
+    "idle_stopped": "info",
 }
 
 
