@@ -252,7 +252,7 @@ async def test_the_server_settings_reach_the_gateway(tmp_path: Path) -> None:
     more += "max_sessions = 7\nmax_queue = 8\nbreaker_threshold = 9\n"
     more += "breaker_recovery = 10\nping_interval = 11\n"
     more += "max_in_flight_per_principal = 12\nnormalise_schemas = true\n"
-    more += "title = 'T'\ninstructions = 'I'"
+    more += "title = 'T'\ninstructions = 'I'\nidle_stop = '2h'"
     app = build_app('[gateway]\nname = "home"', child("a", more=more), folder=tmp_path)
     (upstream,) = app.gateway.registry
     assert len(upstream.settings.snapshot_key) == 64
@@ -276,6 +276,7 @@ async def test_the_server_settings_reach_the_gateway(tmp_path: Path) -> None:
         "I",
         "",
         1800.0,
+        7200.0,
         60.0,
     )
     assert app.gateway.identity.name == "home"

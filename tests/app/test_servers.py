@@ -54,6 +54,7 @@ def test_a_snapshot_belongs_to_one_configuration_of_a_server(tmp_path: Path) -> 
     ]
     assert len(set(found)) == len(found)
     assert key(command="x", name="renamed") == found[0]
+    assert key(command="x", idle_stop="10m") == found[0]
     assert "one" not in "".join(found)
     operator = ServerSettings(name="me", backend=BuiltinSettings(builtin="operator"))
     assert snapshot_key(operator, Config()) == ""

@@ -113,6 +113,24 @@ def test_check_shows_what_a_server_prints_instead_of_answers(tmp_path: Path) -> 
     assert "fs: stderr: stdout, not JSON-RPC: usage: fs [redacted]\n" in result.stdout
 
 
+def test_ps_and_status_say_that_a_server_is_stopped_while_idle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = ServerStatus(
+        *("fs", "idle_stopped", None, "2025-11-25", 0, 0, 1, None, None, "last words"),
+        stderr_lines=("last words",),
+    )
+    status = GatewayStatus(1, "1", "home", None, 1.0, 0, (server,))
+
+    async def find_gateways(*_: object) -> list[RunningGateway]:
+        return [RunningGateway(1, status)]
+
+    monkeypatch.setattr("trunkline.cli.gateways.find_gateways", find_gateways)
+    for command in ("ps", "status"):
+        (line,) = [each for each in run(command).stdout.splitlines() if each.startswith("fs ")]
+        assert line.startswith("fs      stopped while idle  ")
+
+
 def test_ps_shows_states_in_words_and_the_last_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     server = ServerStatus(
         *("fs", "waiting", None, None, 2, 0, 0, "it ended (exit code 3)", 5.7, "b"),

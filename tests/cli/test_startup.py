@@ -8,6 +8,7 @@ import pytest
 from tests.cli.samples import BROKEN, OPERATOR, config
 from tests.gateway.servers import Server, add, make_gateway, tool
 from tests.tasks import hang_guard
+from trunkline.app.control import ServerStatus
 from trunkline.cli.startup import (
     StartedGateway,
     StartupWatcher,
@@ -97,6 +98,12 @@ async def test_start_gateway_runs_the_servers_only_inside_the_context(
     assert unready.startswith("broken failed: ")
     assert with_note.startswith("broken failed, alas: ")
     assert states == {"stopped"}
+
+
+def test_a_server_that_is_stopped_while_idle_is_no_problem() -> None:
+    stopped = ServerStatus("fs", "idle_stopped", None, "2025-11-25", 0, 0, 1, None, None, None)
+    failed = ServerStatus("git", "failed", None, None, 0, 0, 0, "it ended", None, None)
+    assert unready_lines([stopped, failed]) == ["git failed: it ended"]
 
 
 async def test_start_gateway_stops_the_servers_after_an_exception(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""`gateway.surface`: which tools are listed; `check_arguments`: how calls are checked."""
+"""`gateway.surface`: which tools are listed; `check_arguments`: how calls are checked; and the
+defaults of keys of servers.
+"""
 
 from pathlib import Path
 
@@ -98,3 +100,36 @@ def test_schemas_are_normalised_if_the_gateway_or_a_server_says_so(tmp_path: Pat
     assert [normalises_schemas(each, found) for each in found.servers] == [True, False]
     settings = [build_upstream_settings(each, found) for each in found.servers]
     assert [each.normalises_schemas for each in settings] == [True, False]
+
+
+def test_commands_stop_while_idle_if_the_gateway_or_a_server_says_so(tmp_path: Path) -> None:
+    servers = "".join(
+        f"[servers.{name}]\n{lines}\n"
+        for name, lines in (
+            ("a", 'command = "x"'),
+            ("b", 'command = "x"\nidle_stop = "10s"'),
+            ("c", 'command = "x"\nidle_stop = "off"'),
+            ("d", 'url = "https://d.example/mcp"'),
+            ("search", 'builtin = "search"'),
+        )
+    )
+
+    def times(surface: str) -> list[float | None]:
+        found = load_config(write(tmp_path, surface, servers), {})
+        return [build_upstream_settings(each, found).idle_stop for each in found.servers]
+
+    assert times('"all"') == [None, 10.0, None, None, None]
+    assert times('"all"\nidle_stop = "15m"') == [900.0, 10.0, None, None, None]
+    assert times('"all"\nidle_stop = "2h"') == [7200.0, 10.0, None, None, None]
+
+
+@pytest.mark.parametrize("value", ['"9s"', '"0m"', '"10"', '"1d"', '"1.5h"', '""', "600", "true"])
+def test_an_invalid_idle_stop_is_refused(tmp_path: Path, value: str) -> None:
+    (error,) = errors_of(tmp_path, f'"all"\nidle_stop = {value}')
+    assert error.startswith(("3: gateway.idle_stop: expected \"off\", or a duration", "3: gateway.idle_stop: expected text"))
+
+
+@pytest.mark.parametrize("kind", ['url = "https://a.example/mcp"', 'builtin = "search"'])
+def test_only_a_command_can_be_stopped_while_idle(tmp_path: Path, kind: str) -> None:
+    (error,) = errors_of(tmp_path, '"all"', f'[servers.a]\n{kind}\nidle_stop = "10m"\n')
+    assert error == "5: servers.a.idle_stop: belongs to a server with a command; leave it out"

@@ -40,6 +40,7 @@ from trunkline.jsonrpc import Incident
         ),
         (BackendStateChanged("fs", "half_open", None, None), "server fs is failing, on trial"),
         (BackendStateChanged("fs", "not_started", None, None), "server fs is not started"),
+        (BackendStateChanged("fs", "idle_stopped", None, None), "server fs stopped while idle"),
         (KillSwitchChanged("tool", "a", True, "anna"), "tool a is disabled by anna"),
         (KillSwitchChanged("all", "", False, "t.toml:3"), "all is revived by t.toml:3"),
         (KillSwitchChanged("pause", "", True, "anna"), "the gateway is paused by anna"),

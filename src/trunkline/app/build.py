@@ -28,6 +28,7 @@ from trunkline.backends.era_cache import (
     MemoryEraStore,
     server_digest,
 )
+from trunkline.backends.command import CommandSettings
 from trunkline.backends.functions import FunctionBackend
 from trunkline.backends.limits import DEFAULT_LIMITS, BackendLimits
 from trunkline.config import (
@@ -41,7 +42,9 @@ from trunkline.config import (
     ServerSettings,
     SubjectLimitTable,
 )
+from trunkline.config.diff import LIVE_KEYS
 from trunkline.documents.errors import KeyPath
+from trunkline.documents.formats import idle_seconds
 from trunkline.endpoints.auth import EndpointSettings
 from trunkline.gateway.backend import Backend, BackendOwner, ConnectBackend, UnusableBackend
 from trunkline.gateway.concurrency import fair_share
@@ -299,6 +302,7 @@ def build_upstream_settings(server: ServerSettings, config: Config) -> UpstreamS
         max_sessions=server.max_sessions,
         max_sessions_per_principal=fair_share(server.max_sessions) if is_shared else None,
         session_idle=config.http.session_idle,
+        idle_stop=idle_stop(server, config),
         # Running and queued calls together stay within the share.
         max_queue=min(server.max_queue, share - at_once),
         breaker_threshold=server.breaker_threshold,
@@ -311,6 +315,14 @@ def build_upstream_settings(server: ServerSettings, config: Config) -> UpstreamS
     )
 
 
+def idle_stop(server: ServerSettings, config: Config) -> float | None:
+    """Return after how many seconds without calls the processes of a server end, None for never."""
+    backend = server.backend
+    if not isinstance(backend, CommandSettings):
+        return None
+    return idle_seconds(backend.idle_stop or config.gateway.idle_stop)
+
+
 def snapshot_key(server: ServerSettings, config: Config) -> str:
     """Return a digest of all that decides which server this is, and what it may list.
 
@@ -320,7 +332,9 @@ def snapshot_key(server: ServerSettings, config: Config) -> str:
     if server.builtin:
         return ""
     folder = config.source.parent if config.source else Path.cwd()
-    settings = msgspec.json.encode(server.backend, order="sorted").decode()
+    values = msgspec.structs.asdict(server.backend).items()
+    started_with = {key: value for key, value in values if key not in LIVE_KEYS}
+    settings = msgspec.json.encode(started_with, order="sorted").decode()
     return server_digest(type(server.backend).__name__, settings, str(folder))
 
 

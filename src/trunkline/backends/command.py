@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 from msgspec import Meta, field
 
 from trunkline.backends.kind import BackendSettings, ConnectContext, ProtocolKey
-from trunkline.documents.formats import EnvName, NonBlankText
+from trunkline.documents.formats import EnvName, IdleDuration, NonBlankText
 from trunkline.gateway.backend import Backend, BackendOwner, ConnectBackend
 from trunkline.printable import PLAIN_VARIABLES, secrets_in_arguments
 from trunkline.stdio.sandbox import SandboxSettings
@@ -36,6 +36,10 @@ class CommandSettings(BackendSettings, frozen=True, kw_only=True):
     ] = None
     sandbox: Annotated[SandboxSettings | None, Meta(description="What the command may use.")] = None
     protocol: ProtocolKey = "auto"
+    idle_stop: Annotated[
+        IdleDuration | None,
+        Meta(description="When its processes end without calls; as the gateway says unless set."),
+    ] = None
 
     def connector(self, context: ConnectContext) -> ConnectBackend:
         """Return a function that starts the program and connects to it."""

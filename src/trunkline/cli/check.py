@@ -24,12 +24,14 @@ from trunkline.cli.startup import StartupWatcher, build_app
 from trunkline.config import Config
 from trunkline.gateway.enforcement import find_unchecked_tools
 from trunkline.gateway.events import describe_state
+from trunkline.gateway.settings import HEALTHY_STATES
 from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.versions import find_revision
 from trunkline.routing.catalog import Catalog, Collision
 from trunkline.routing.schema_normalisation import NOT_NORMALISED, find_odd_schemas
 
-_READY, _DISABLED = "ready", "disabled"
+_DISABLED = "disabled"
+_GOOD_STATES: frozenset[str] = HEALTHY_STATES | {_DISABLED}
 
 # How many tools a line about schemas names.
 _MAX_NAMED_TOOLS = 5
@@ -109,7 +111,7 @@ async def check_servers(config: Config, timeout: float | None = None) -> CheckRe
     )
     keys = examine_keys(config.auth)
     return CheckReport(
-        all(server.state in {_READY, _DISABLED} for server in servers)
+        all(server.state in _GOOD_STATES for server in servers)
         and all(each.ok for each in keys),
         describe_source(config),
         servers,
@@ -130,7 +132,7 @@ def _server_report(
         for kind in FeatureKind
     }
     error = status.error
-    if error is None and status.state != _READY:
+    if error is None and status.state not in HEALTHY_STATES:
         error = "it has exited" if timeout is None else f"it was not ready within {timeout:g} s"
     revision = None if status.revision is None else find_revision(status.revision)
     return ServerReport(
@@ -231,7 +233,7 @@ def _print_report(report: CheckReport) -> None:
 def _print_details(server: ServerReport) -> None:
     if server.sandbox:
         print(f"sandbox: {server.name}: {server.sandbox}")
-    if server.state not in {_READY, _DISABLED}:
+    if server.state not in _GOOD_STATES:
         print_lines(*(f"{server.name}: stderr: {line}" for line in server.stderr_lines))
     if server.single_session:
         print(f"one session: {server.name}: {first_line(server.single_session)}")

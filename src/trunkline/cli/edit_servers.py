@@ -48,6 +48,8 @@ from trunkline.config.own_entries import CONFIG_FILE
 from trunkline.config.server_table import BACKEND_KINDS
 from trunkline.config.write_toml import is_literal_secret
 from trunkline.files import create_file, folder_lock, replace_file
+from trunkline.gateway.events import describe_state
+from trunkline.gateway.settings import HEALTHY_STATES
 from trunkline.mcp.features import FeatureKind
 from trunkline.printable import secrets_in_arguments
 
@@ -236,7 +238,7 @@ def _try_server(config: Config, name: str, timeout: float | None) -> str | None:
 async def _try_alone(config: Config, timeout: float | None) -> str | None:
     async with start_gateway(config, timeout) as started:
         (status,) = started.statuses()
-        if status.state != "ready":
+        if status.state not in HEALTHY_STATES:
             details = [f"{status.name} does not start: {first_line(status.error or 'not ready')}"]
             details += [f"stderr: {first_line(status.stderr)}"] if status.stderr else []
             return "; ".join(details)
@@ -272,7 +274,7 @@ def run_list(option: Path | None, as_json: bool) -> None:
         return
     print_heading("embedded default" if path is None else str(path.absolute()))
     columns = ("server", "state", "kind", "command or url")
-    print_table(columns, [(s.name, s.state, s.kind, s.target) for s in servers])
+    print_table(columns, [(s.name, describe_state(s.state), s.kind, s.target) for s in servers])
 
 
 def _default_entries() -> list[tuple[str, dict[str, Any]]]:

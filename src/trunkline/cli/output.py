@@ -139,6 +139,7 @@ _MIN_CUT_COLUMN = 8
 
 _STATE_STYLES = {
     "ready": "green",
+    "stopped while idle": "green",
     "not started": "yellow",
     "starting": "yellow",
     "failing": "red",

@@ -21,6 +21,7 @@ from trunkline.config import Config
 from trunkline.gateway.events import state_clause
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.registry import Registry
+from trunkline.gateway.settings import HEALTHY_STATES
 from trunkline.mcp.features import FeatureKind
 from trunkline.routing.naming import NAME_SEPARATOR
 
@@ -124,5 +125,5 @@ def unready_lines(statuses: Iterable[ServerStatus], note: str = "") -> list[str]
         f"{status.name} {state_clause(status.state).partition(',')[0]}{note}: "
         f"{first_line(status.error or 'not ready')}"
         for status in statuses
-        if status.state != "ready"
+        if status.state not in HEALTHY_STATES
     ]

@@ -39,6 +39,7 @@ LIVE_KEYS = frozenset(
         "breaker_threshold",
         "breaker_recovery",
         "ping_interval",
+        "idle_stop",
     )
 )
 

@@ -41,6 +41,7 @@ from trunkline.documents.errors import AddError, ErrorCollector
 from trunkline.documents.formats import (
     DAY_SECONDS,
     MIB,
+    IdleDuration,
     NonBlankText,
     Seconds,
     ToolPattern,
@@ -82,6 +83,10 @@ class GatewaySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         bool,
         Meta(description="Rewrite the schemas of tools so that strict clients can read them."),
     ] = False
+    idle_stop: Annotated[
+        IdleDuration,
+        Meta(description="When the processes of servers end without calls, or off."),
+    ] = "off"
     input_timeout: Annotated[
         Seconds,
         Meta(description="Seconds that a client has to answer a server's request."),

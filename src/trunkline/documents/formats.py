@@ -30,6 +30,12 @@ NOT_BLANK_PATTERN = r"^\s*\S[\s\S]*$"
 WILDCARD_PATTERN = "^[A-Za-z0-9_*?-]+$"
 
 
+def idle_seconds(duration: str) -> float | None:
+    """Return an IdleDuration in seconds, None for `off`."""
+    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
+    return None if duration == "off" else float(duration[:-1]) * units[duration[-1]]
+
+
 def text_format(pattern: str, expected: str, max_length: int | None = None) -> Meta:
     """Describe a text: its pattern, the same in words, and its maximum length.
 
@@ -68,4 +74,12 @@ ToolPattern = Annotated[
     str, text_format(WILDCARD_PATTERN, "the name of a tool, with * and ? for what may vary", 128)
 ]
 Seconds = Annotated[float, Meta(gt=0, le=DAY_SECONDS)]
+IdleDuration = Annotated[
+    str,
+    # Two digits of seconds make "10s" the least.
+    text_format(
+        "^(off|[1-9][0-9]{1,4}s|[1-9][0-9]{0,3}m|[1-9][0-9]{0,2}h)$",
+        '"off", or a duration of at least "10s", such as "10m" or "2h"',
+    ),
+]
 Fraction = Annotated[float, Meta(ge=0, le=1)]

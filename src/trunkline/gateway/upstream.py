@@ -236,7 +236,7 @@ class Upstream:
     @property
     def has_been_tried(self) -> bool:
         """Whether the first start has succeeded or failed."""
-        if self.restarts or self.listed.has_listed:
+        if self.restarts or self._starts_on_request:
             return True
         return self.state not in (UpstreamState.NOT_STARTED, UpstreamState.STARTING)
 
