@@ -252,7 +252,7 @@ async def test_without_a_listener_no_server_is_started_and_no_state_written(tmp_
                 raise AssertionError
         states = {upstream.state for upstream in second.gateway.registry}
         await second.aclose()  # closing would write state if anything had started
-    assert states == {UpstreamState.IDLE}
+    assert states == {UpstreamState.NOT_STARTED}
     assert list(tmp_path.iterdir()) == []
 
 

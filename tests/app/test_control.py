@@ -296,7 +296,7 @@ async def test_the_status_lists_the_servers_without_their_secrets(
     app = App(loaded)
     read_status = control.status_reader(app)
     idle = read_status()
-    assert [server.state for server in idle.servers] == ["idle"] * 3
+    assert [server.state for server in idle.servers] == ["not_started"] * 3
     async with hang_guard(), app.running() as gateway:
         await gateway.registry.wait_complete()
         found = read_status()

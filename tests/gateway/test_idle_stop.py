@@ -555,7 +555,7 @@ def test_operators_see_that_it_is_stopped_and_healthy(run: Run) -> None:
     run(scenario)
 
 
-def test_new_clients_are_told_the_capabilities_of_a_stopped_server(run: Run) -> None:
+def test_new_clients_get_the_capabilities_of_a_stopped_server(run: Run) -> None:
     async def scenario() -> None:
         server = Server(tools=[tool("echo")])
         async with stopped(server) as (gateway, _), SessionClient(gateway) as user:
