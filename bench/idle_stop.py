@@ -2,8 +2,8 @@
 
     .venv-outside/bin/python -m bench.idle_stop     (needs the installations of `make test-outside`)
 
-The servers come from npm and PyPI: the table of `outside/test_real_servers.py`. Memory is the sum of
-PSS (`/proc/PID/smaps_rollup`) of the gateway and all its descendants. Then each server is called
+The servers come from npm and PyPI: the table of `outside/test_real_servers.py`. Memory is the sum
+of PSS (`/proc/PID/smaps_rollup`) of the gateway and all its descendants. Then each server is called
 twice: the first call starts it, the second one shows what a call takes without that.
 """
 
@@ -42,7 +42,8 @@ class Memory(NamedTuple):
 
     def __str__(self) -> str:
         total = self.gateway + self.servers
-        return f"{total:.0f} MiB: gateway {self.gateway:.0f}, {self.processes} processes {self.servers:.0f}"
+        others = f"{self.processes} other processes {self.servers:.0f}"
+        return f"{total:.0f} MiB: gateway {self.gateway:.0f}, {others}"
 
 
 def measure(pid: int) -> Memory:
@@ -51,7 +52,9 @@ def measure(pid: int) -> Memory:
     for each in Path("/proc").iterdir():
         if each.name.isdigit():
             try:
-                parents[int(each.name)] = int((each / "stat").read_text().rpartition(")")[2].split()[1])
+                parents[int(each.name)] = int(
+                    (each / "stat").read_text().rpartition(")")[2].split()[1]
+                )
             except OSError:
                 continue  # it has ended
     found = {pid}
@@ -67,7 +70,9 @@ def pss(pid: int) -> float:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:
         return 0.0
-    return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")) / 1024
+    return (
+        next(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")) / 1024
+    )
 
 
 async def server_states(pid: int) -> dict[str, str]:
@@ -80,7 +85,7 @@ async def server_states(pid: int) -> dict[str, str]:
 
 async def until_all(pid: int, state: str) -> None:
     """Wait until all servers are in a state."""
-    while set((await server_states(pid)).values()) != {state}:
+    while set((await server_states(pid)).values()) != {state}:  # noqa: ASYNC110  another process: nothing signals it
         await asyncio.sleep(2)
 
 

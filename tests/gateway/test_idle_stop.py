@@ -25,6 +25,8 @@ from tests.gateway.servers import (
 from tests.gateway.stateless_callers import StatelessScriptedServer, stateless_caller
 from tests.gateway.test_client_sessions import FORM, ROOTS, CountingServer, RootsServer, history
 from tests.gateway.test_gated_features import gating_server
+from tests.gateway.test_suspended_calls import FORM as QUESTION
+from tests.gateway.test_suspended_calls import INPUT_META, YES, AskingServer, retry
 from trunkline.gateway.events import BackendStateChanged
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.settings import UpstreamSettings
@@ -111,11 +113,11 @@ def test_an_idle_server_ends_and_its_features_stay(run: Run) -> None:
             assert the_state(gateway) is UpstreamState.READY
             await pass_time(0.2)
             assert the_state(gateway) is UpstreamState.IDLE_STOPPED
-            assert not server.connections  # its transport is closed: a process gets the end of stdin
+            assert not server.connections  # a process gets the end of its stdin
             assert await user.names() == ["s__echo"]
             assert await user.names("prompts/list") == ["s__ask"]
             assert await user.names("resources/list") == ["file:///a"]
-            await pass_time(60 * IDLE_STOP / 10)
+            await pass_time(5 * IDLE_STOP)
             assert server.starts == 1
             assert user.take_notifications() == []
 
@@ -218,6 +220,23 @@ def test_a_subscription_of_a_client_keeps_it_running(run: Run) -> None:
             await user.wait_notification(UPDATED)
             await user.ask("resources/unsubscribe", {"uri": "file:///a"})
             await pass_time(2 * IDLE_STOP)
+            assert the_state(gateway) is UpstreamState.IDLE_STOPPED
+
+    run(scenario)
+
+
+def test_a_call_that_waits_for_its_client_keeps_it_running(run: Run) -> None:
+    async def scenario() -> None:
+        server = AskingServer(("elicitation/create", QUESTION))
+        gateway = make_gateway()
+        add(gateway, "s", server, idle_stop=IDLE_STOP, ping_interval=0.0)
+        async with running(gateway, server):
+            client = await stateless_caller(gateway)
+            suspended = await client.call("s__t", _meta=INPUT_META)
+            await pass_time(3 * IDLE_STOP)
+            done = await client.call("s__t", _meta=INPUT_META, **retry(suspended, YES))
+            assert done["structuredContent"] == {"answers": [YES]}
+            await pass_time(IDLE_STOP + 0.1)
             assert the_state(gateway) is UpstreamState.IDLE_STOPPED
 
     run(scenario)

@@ -21,6 +21,7 @@ from trunkline import __version__
 from trunkline.admin.service import AdminService, SwitchFile
 from trunkline.app.nesting import nesting_variables
 from trunkline.backends.builtin import BuiltinSettings
+from trunkline.backends.command import CommandSettings
 from trunkline.backends.era_cache import (
     EraCache,
     EraFile,
@@ -28,7 +29,6 @@ from trunkline.backends.era_cache import (
     MemoryEraStore,
     server_digest,
 )
-from trunkline.backends.command import CommandSettings
 from trunkline.backends.functions import FunctionBackend
 from trunkline.backends.limits import DEFAULT_LIMITS, BackendLimits
 from trunkline.config import (

@@ -111,8 +111,7 @@ async def check_servers(config: Config, timeout: float | None = None) -> CheckRe
     )
     keys = examine_keys(config.auth)
     return CheckReport(
-        all(server.state in _GOOD_STATES for server in servers)
-        and all(each.ok for each in keys),
+        all(server.state in _GOOD_STATES for server in servers) and all(each.ok for each in keys),
         describe_source(config),
         servers,
         keys,
