@@ -168,12 +168,14 @@ def test_a_line_shows_backend_state_changes_and_rejected_logins(
 ) -> None:
     events = [
         (1.0, BackendStateChanged("fs", "waiting", "it ended", 2.0)),
+        (1.5, BackendStateChanged("fs", "idle_stopped", None, None)),
         (2.0, AuthRejected("10.0.0.1", "no token")),
     ]
-    moved, rejected = (
+    moved, stopped, rejected = (
         [text for text, _ in record_line(make_row(1, entry, b""))]
         for entry in make_chain(tmp_path).encoder.encode(events)
     )
-    assert (moved[1].strip(), *moved[-2:]) == ("waiting", "(backend) fs", "it ended")
+    assert (moved[1].strip(), *moved[-2:]) == ("failed, retrying", "(backend) fs", "it ended")
+    assert stopped[1] == "stopped while idle"
     assert rejected[1].strip() == "auth_rejected"
     assert rejected[-2:] == ["(auth_rejected) 10.0.0.1", "no token, 1 times"]

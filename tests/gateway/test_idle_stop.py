@@ -31,6 +31,7 @@ from trunkline.gateway.events import BackendStateChanged
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.settings import UpstreamSettings
 from trunkline.gateway.upstream import Upstream, UpstreamState
+from trunkline.jsonrpc import RpcError
 from trunkline.mcp.versions import V2025_11_25
 
 IDLE_STOP = 2.0
@@ -332,6 +333,21 @@ def test_a_tool_that_is_gone_after_the_start_is_unknown(run: Run) -> None:
             error = await user.expect_error("tools/call", {"name": "s__echo"})
             assert (error.code, error.message) == (-32602, "Unknown tool: s__echo")
             assert server.count("tools/call") == 0
+
+    run(scenario)
+
+
+def test_a_call_that_is_refused_does_not_start_it(run: Run) -> None:
+    async def scenario() -> None:
+        server = rich_server()
+        async with stopped(server) as (gateway, user):
+
+            def refuse(_: Any) -> None:
+                raise RpcError(-32003, "no")
+
+            gateway.pipeline.admission_check = refuse
+            error = await user.expect_error("tools/call", {"name": "s__echo"})
+            assert (error.message, server.starts) == ("no", 1)
 
     run(scenario)
 

@@ -39,7 +39,7 @@ from trunkline.cli.output import (
     print_table,
 )
 from trunkline.cli.times import format_short_time, format_time, parse_past_time
-from trunkline.gateway.events import PAUSE, STATUSES
+from trunkline.gateway.events import PAUSE, STATUSES, describe_state
 from trunkline.jsonrpc import Raw, from_raw
 from trunkline.printable import printable
 
@@ -227,6 +227,8 @@ def shown_time(row: AuditRow) -> str:
 
 def status_text(row: AuditRow) -> str:
     """Return the status; rejected requests have none, but a reason."""
+    if row.kind == "backend":
+        return describe_state(row.status)
     return "" if row.kind == _AUTH_REJECTED else row.status
 
 
@@ -281,8 +283,8 @@ _STATUS_STYLES = {
     "invalid_arguments": "yellow",
 }
 _FAILED_STYLE = "red"
-# As wide as the longest status, `invalid_arguments`.
-_STATUS_WIDTH = 17
+# As wide as the longest one, `stopped while idle`.
+_STATUS_WIDTH = 18
 _SUBJECT_WIDTH = 8
 _TARGET_WIDTH = 24
 

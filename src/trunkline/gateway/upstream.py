@@ -437,6 +437,7 @@ class Upstream:
             await self._list_features(self.backend)
         primary = make_primary_session(self.backend)
         if "roots" in (primary.announced_features or ()):
+            self._on_changed(frozenset())  # lists need not wait for the answers
             await answer_first_requests(self.backend)
         return primary
 
