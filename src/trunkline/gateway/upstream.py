@@ -63,19 +63,12 @@ from trunkline.gateway.settings import (
     UpstreamState,
 )
 from trunkline.gateway.start_waits import StartWaits
+from trunkline.gateway.upstream_errors import UpstreamErrors
 from trunkline.gateway.upstream_subscriptions import UpstreamSubscriptions
-from trunkline.jsonrpc import (
-    ConnectionLost,
-    MalformedResponse,
-    PendingResult,
-    Raw,
-    RpcError,
-    UnreadableAnswer,
-)
+from trunkline.jsonrpc import PendingResult, Raw, RpcError
 from trunkline.jsonrpc.errors import without_data
 from trunkline.mcp.capabilities import server_extensions
-from trunkline.mcp.compat import adapt_error, adapt_result
-from trunkline.mcp.errors import ErrorKind, gateway_error, mask_error
+from trunkline.mcp.compat import adapt_result
 from trunkline.mcp.http_headers import header_notes
 from trunkline.mcp.identity import Caller
 from trunkline.mcp.instructions import ServerInstructions, clip_instructions
@@ -128,6 +121,7 @@ class Upstream:
         self._jitter = jitter
         self._on_state_changed = on_state_changed
         self._mask = mask
+        self._errors = UpstreamErrors(settings, mask, self._unavailable_state)
         self.listed = ServerListing(mask)
         self._features_stale = asyncio.Event()
         self._changed_capabilities: set[str] = set()
@@ -145,9 +139,8 @@ class Upstream:
         self.queue = self._new_queue(settings)
         # Called with events about its sessions
         self.emit: Callable[[SessionEvicted | SessionSharing], None] = _ignore_event
-        self._secondary = SecondarySessions(
-            self, self._connect_secondary, self.listed.gated_features
-        )
+        gated = self.listed.gated_features
+        self._secondary = SecondarySessions(self, self._connect_secondary, gated)
         self._pool = self._secondary.new_pool()
         self._background_tasks: set[asyncio.Task[None]] = set()
         self._start_waits = StartWaits()
@@ -296,6 +289,7 @@ class Upstream:
             settings.max_in_flight_per_principal,
             settings.max_timeout,
         )
+        self._errors.settings = settings
         self._pool.reconfigure(self._secondary.limits)
         self.subscriptions.reconfigure(settings.timeout)
         self.circuit_breaker.breaker.reconfigure(
@@ -332,7 +326,7 @@ class Upstream:
         limit = settings.max_in_flight + settings.max_queue
         per_principal = settings.max_in_flight_per_principal is not None
         if not waits.may_wait(principal, limit, per_principal):
-            raise self._unavailable(revision, QUEUE_FULL_REASON, QUEUE_FULL_RETRY_AFTER)
+            raise self._errors.unavailable(revision, QUEUE_FULL_REASON, QUEUE_FULL_RETRY_AFTER)
         self._request_start()
         if self.state is UpstreamState.STARTING:
             await waits.wait(principal, settings.timeout)
@@ -653,7 +647,7 @@ class Upstream:
                 running = primary.backend.call(context)
         except Exception as error:
             self.circuit_breaker.record_error(permit, error, primary.backend)
-            raise self._client_error(error, primary.backend.revision, revision) from None
+            raise self._errors.translate(error, primary.backend.revision, revision) from None
         if not was_queued:  # a queued call is watched since it was queued
             queue.watch(context)
         running.add_callback(partial(on_done, context, primary, permit))
@@ -663,9 +657,9 @@ class Upstream:
         revision = context.caller.revision
         self._require_backend(revision)
         if not self.circuit_breaker.breaker.is_closed:
-            raise self._client_error(self.circuit_breaker.open_error(), revision, revision)
+            raise self._errors.translate(self.circuit_breaker.open_error(), revision, revision)
         if not self.queue.make_room(context.caller.principal.id, self.settings.max_queue):
-            raise self._unavailable(revision, QUEUE_FULL_REASON, QUEUE_FULL_RETRY_AFTER)
+            raise self._errors.unavailable(revision, QUEUE_FULL_REASON, QUEUE_FULL_RETRY_AFTER)
         answer = self.queue.submit(context, partial(self.call, context, was_queued=True))
         answer.add_callback(partial(self._adapt_queue_error, revision))
         return answer
@@ -674,7 +668,7 @@ class Upstream:
         try:
             return self.circuit_breaker.admit()
         except CircuitOpen as error:
-            raise self._client_error(error, revision, revision) from None
+            raise self._errors.translate(error, revision, revision) from None
 
     def _call_in_pool(self, context: CallContext, permit: int, has_streams: bool) -> PendingResult:
         """Make a call in a session where no other client's requests can be mistaken for its own."""
@@ -745,9 +739,9 @@ class Upstream:
                     method, answer.result, server_revision, caller.revision, caller.client_features
                 )
             except MalformedResult as malformed:
-                raise self._failed(malformed.message, caller.revision) from None
+                raise self._errors.failed(malformed.message, caller.revision) from None
         elif not is_url_elicitation(context, error):
-            answer.error = self._client_error(error, server_revision, caller.revision)
+            answer.error = self._errors.translate(error, server_revision, caller.revision)
 
     def _awaiting_client_since(self, client: DownstreamClient) -> float | None:
         """Return when a session last asked this client something unanswered, or None."""
@@ -760,36 +754,14 @@ class Upstream:
 
     def _adapt_queue_error(self, revision: Revision, answer: PendingResult) -> None:
         if answer.error is not None and not isinstance(answer.error, RpcError):
-            answer.error = self._client_error(answer.error, revision, revision)
-
-    def _client_error(
-        self, error: BaseException, server_revision: Revision, revision: Revision
-    ) -> BaseException:
-        if isinstance(error, MalformedResponse | MalformedResult):
-            return self._failed(error.message, revision)
-        if isinstance(error, RpcError):
-            return adapt_error(mask_error(error, self._mask), server_revision, revision)
-        if isinstance(error, UnreadableAnswer):
-            return self._failed(str(error), revision)
-        if isinstance(error, TimeoutError):
-            reason = str(error) or f"did not answer within {self.settings.timeout:g} s"
-            text = f"{self.name} {reason}"
-            return gateway_error(ErrorKind.UPSTREAM_TIMEOUT, text, revision, server=self.name)
-        if isinstance(error, ConnectionLost):
-            return self._unavailable(revision, str(error), getattr(error, "retry_after", None))
-        return error
-
-    def _failed(self, reason: str, revision: Revision) -> RpcError:
-        """Return the error for a call that got an answer which is none."""
-        text = f"Upstream failed: {self.name}: {self._mask(reason)}"
-        return gateway_error(ErrorKind.UPSTREAM_FAILED, text, revision, server=self.name)
+            answer.error = self._errors.translate(answer.error, revision, revision)
 
     async def subscribe(self, uri: str, revision: Revision) -> None:
         """Subscribe one more client to a resource; raises RpcError."""
         try:
             await self.subscriptions.subscribe(uri, partial(self._require_backend, revision))
         except BaseException as error:
-            raise self._client_error(error, revision, revision) from None
+            raise self._errors.translate(error, revision, revision) from None
 
     def _require_backend(self, revision: Revision) -> Backend:
         if self._primary is None:
@@ -798,23 +770,16 @@ class Upstream:
 
     def unavailable_error(self, revision: Revision) -> RpcError:
         """Return the error for calls while it is not ready."""
-        return self._unavailable(revision, self.error or f"it is {self.state}")
+        return self._errors.unavailable(revision, self.error or f"it is {self.state}")
 
-    def _unavailable(
-        self, revision: Revision, reason: str, retry_after: float | None = None
-    ) -> RpcError:
-        """Return the error; `retry_after` is the delay that the backend asked for, if any."""
+    def _unavailable_state(self) -> tuple[UpstreamState, float | None]:
+        """Return the state that refused calls are told, and when a start is tried again."""
         state = self.effective_state
         if state is _READY and (
             self.backend is None or self.circuit_breaker.has_lost(self.backend)
         ):
             state = UpstreamState.WAITING  # it has ended, and `run` is about to notice
-        data: dict[str, Any] = {"server": self.name, "state": state.value}
-        retry_in = self._retry_in() if retry_after is None else retry_after
-        if retry_in is not None:
-            data["retryAfter"] = retry_in
-        text = f"Upstream unavailable: {self.name}: {self._mask(reason)}"
-        return gateway_error(ErrorKind.UPSTREAM_UNAVAILABLE, text, revision, **data)
+        return state, self._retry_in()
 
     def _retry_in(self) -> float | None:
         if self._retry_at is None:
