@@ -5,6 +5,7 @@ from pathlib import Path
 
 from tests.cli.samples import OPERATOR, child, config
 from tests.gateway.servers import SessionClient, text_of
+from tests.tasks import hang_guard
 from trunkline.app.application import App
 from trunkline.app.build import build_upstream_settings
 from trunkline.config import load_config
@@ -25,7 +26,7 @@ async def test_the_process_ends_in_order_and_a_call_starts_another_one(tmp_path:
 
     app.gateway.pipeline.events.add_listener(note_stop)
     processes: list[ChildProcess] = []
-    async with asyncio.timeout(120), app.running() as gateway, SessionClient(gateway) as client:
+    async with hang_guard(), app.running() as gateway, SessionClient(gateway) as client:
         await client.hello()
         assert "small__echo" in await client.names()
         small, operator = (
