@@ -137,3 +137,8 @@ def test_a_readable_configuration_with_a_secret_draws_a_warning(
     file = shared / "trunkline.toml"
     note = f'"{file}": others may read it (mode 0644); run chmod go-rwx {file}'
     assert found == ((note,) if is_exposed else ())
+
+
+def test_a_reference_to_an_unset_variable_is_no_secret(shared: Path) -> None:
+    header = 'headers = { Authorization = "Bearer ${UNSET_TOKEN}" }'
+    assert notes(shared, f'[servers.a]\nurl = "https://api.example/mcp"\n{header}\n') == ()

@@ -72,8 +72,9 @@ def _has_literal_secret(config: Config, source: Path) -> bool:
         if isinstance(server.backend, CommandSettings)
         for arg in server.backend.args
     ]
-    # Values of names such as `api_key`; those of other names and of references do not count.
-    candidates = secrets_in_arguments((text, *args))
+    # Values of names such as `api_key`; those of other names and of references do not count. A
+    # reference stays in the settings of a server if its variable is not set.
+    candidates = [each for each in secrets_in_arguments((text, *args)) if "${" not in each]
     return any(
         len(each) >= _MIN_SECRET_LENGTH and each in text and each in secrets for each in candidates
     )

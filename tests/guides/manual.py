@@ -1,0 +1,342 @@
+"""What the blocks of each page are: commands to run, files to write, output to compare.
+
+`PAGES` has one step for each block, in order. A block that no test can run has the step `NotRun`
+with the reason; a single command of a block is listed in `NOT_RUN`.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from tests.guides.reader import Block, Reader, matches, matches_json, split_commands
+
+ROOT = Path(__file__).parents[2]
+
+NOT_RUN = {
+    "make test": "it runs this test",
+    ". .venv/bin/activate": "the reader has the command on the PATH",
+    "pip install trunkline-slim": "nothing is on PyPI yet; tests/test_package.py builds the wheels",
+}
+"""Commands that no test runs, with the reason."""
+
+REPLACED = {"make serve": "trunkline serve --http 127.0.0.1:8080"}
+"""Commands that install packages first; `tests/guides/test_guides.py` compares the Makefile."""
+
+
+class Given(NamedTuple):
+    """What a page takes for granted before its next block."""
+
+    prepare: Callable[[Reader], object]
+
+
+class Run(NamedTuple):
+    """Commands, each of which must succeed; `tail` ends after its first line, or so many lines."""
+
+    lines: Mapping[str, int] = MappingProxyType({})
+
+
+class Shows(NamedTuple):
+    """The output of a command of the page; without a name, of the last one."""
+
+    command: str = ""
+
+
+class ShowsJson(NamedTuple):
+    """The JSON that a command prints, which the page describes in words."""
+
+    command: str
+
+
+class Session(NamedTuple):
+    """Commands after `$`, each with its output."""
+
+
+class Write(NamedTuple):
+    """A file; `trunkline.toml` must be a valid configuration each time."""
+
+    name: str = "trunkline.toml"
+    append: bool = False
+
+
+class NotRun(NamedTuple):
+    """A block that no test runs here."""
+
+    because: str
+
+
+Step = Given | Run | Shows | ShowsJson | Session | Write | NotRun
+PYTHON = NotRun("tests/test_docs.py runs it")
+
+
+def follow(reader: Reader, page: str, step: Step, block: Block) -> None:
+    match step:
+        case Run(lines):
+            run_block(reader, block, lines)
+        case Shows(command):
+            found = [each for each in reader.printed if command in {"", each.command}]
+            assert matches(block.text, found[-1].text), found[-1].text
+        case ShowsJson(command):
+            printed = reader.run(command).text
+            start = printed.index("{")
+            assert matches_json(json.loads(block.text), json.loads(printed[start:])), printed
+        case Session():
+            run_session(reader, block)
+        case Write(name, append):
+            reader.write(name, block.text, append=append)
+            if name == "trunkline.toml":
+                reader.check_config()
+        case NotRun() | Given():
+            pass
+
+
+def run_block(reader: Reader, block: Block, lines: Mapping[str, int]) -> None:
+    for command in split_commands(block.text):
+        plain = command.partition("  #")[0].rstrip()
+        if plain in NOT_RUN:
+            continue
+        printed = reader.run(REPLACED.get(plain, plain), lines.get(plain, 1))
+        assert printed.status == 0, f"{command}\n{printed.text}"
+        assert "Traceback" not in printed.text
+
+
+def run_session(reader: Reader, block: Block) -> None:
+    for part in block.text.split("$ ")[1:]:
+        command, _, shown = part.partition("\n")
+        printed = reader.run(command)
+        assert matches(shown, printed.text), f"{command}\n{printed.text}"
+
+
+def config(text: str) -> Given:
+    def write(reader: Reader) -> None:
+        reader.write("trunkline.toml", text)
+
+    return Given(write)
+
+
+def variable(name: str, value: str) -> Given:
+    def set_it(reader: Reader) -> None:
+        reader.environ[name] = value
+
+    return Given(set_it)
+
+
+def no_config(reader: Reader) -> None:
+    (reader.home / "trunkline.toml").unlink()
+
+
+def client_file(reader: Reader) -> None:
+    servers = {"mcpServers": {"notes": {"command": "npx", "args": ["-y", "notes-server"]}}}
+    reader.write(".cursor/mcp.json", json.dumps(servers))
+
+
+def sample_file(reader: Reader) -> None:
+    (reader.data / "a.txt").write_text("hello\n")
+
+
+def certificate(reader: Reader) -> None:
+    """Make the files of a certificate; the configuration is only read, so their content is not."""
+    for name in ("cert.pem", "key.pem", "tls/chain.pem", "tls/key.pem"):
+        reader.write(name, "")
+
+
+def rule_at_line_14(reader: Reader) -> None:
+    roles = '[roles.dev]\npermissions = ["tools.execute"]\n'
+    before = FILES_SERVER + roles
+    rule = """[[policy]]\ndeny = "fs__write_file"\nwhen = "args.path.startsWith('/etc/')"\n"""
+    reader.write("trunkline.toml", before + "\n" * (13 - before.count("\n")) + rule)
+
+
+def calls_of_alice_and_bob(reader: Reader) -> None:
+    """Start a gateway, and make the two calls that the page shows."""
+    allow = '[[policy]]\nallow = "*"\nsubjects = ["alice"]\n'
+    deny = '[[policy]]\ndeny = "fs__write_file"\nwhen = "args.path == \'/x\'"\n'
+    tables = [GITHUB_SERVER, FILES_SERVER, '[auth]\nmode = "api_key"\n', allow]
+    before = GATEWAY_HOME + "".join(tables)
+    rest = '[[policy]]\nallow = "*"\n'
+    reader.write("trunkline.toml", before + "\n" * (16 - before.count("\n")) + deny + rest)
+    keys = {
+        name: reader.run(f"trunkline key add {name} --role x").text for name in ("alice", "bob")
+    }
+    reader.serve()
+    arguments = {"owner": "me", "repo": "x", "title": "y"}
+    reader.call(keys["alice"].split()[0], "github__create_issue", arguments)
+    reader.call(keys["bob"].split()[0], "fs__write_file", {"path": "/x", "content": ""})
+
+
+def own_key(reader: Reader) -> None:
+    """Use the key that `keygen` has printed in place of the one of the page."""
+    printed = next(p for p in reader.printed if "keygen" in p.command)
+    example = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"
+    reader.replaced[example] = printed.text.split()[-1]
+
+
+SERVE = Given(Reader.serve)
+RESTART = SERVE
+FILES_SERVER = """\
+[servers.fs]
+command = "npx"
+args = ["-y", "@modelcontextprotocol/server-filesystem", "/data"]
+"""
+GITHUB_SERVER = """\
+[servers.github]
+command = "npx"
+args = ["-y", "@modelcontextprotocol/server-github"]
+"""
+GATEWAY_HOME = '[gateway]\nname = "home"\n'
+STEADY = GATEWAY_HOME + "reload_on_change = false\n" + "\n" * 7
+MAIL_SERVER = '[servers.mail]\nbuiltin = "sources"\n'
+
+PAGES: dict[str, Sequence[Step]] = {
+    "README.md": [
+        NotRun("a picture"),
+        Run(),
+        Run(),
+        NotRun("the entries of two ways to connect; tests/cli/test_client_config.py has them"),
+        Given(sample_file),
+        variable("TRACKER_TOKEN", "secret-of-the-tracker"),
+        Given(client_file),
+        Write(),
+        Run(),
+        Write(append=True),
+        RESTART,
+        Run(),
+        PYTHON,
+    ],
+    "docs/start/two-minutes.md": [
+        Run(),
+        Run(),
+        Run(),
+        Run(),
+        Given(client_file),
+        Run(),
+        Given(no_config),
+        Run(),
+        Shows(),
+        Write(),
+        Run(),
+        Shows(),
+        Run(),
+    ],
+    "docs/guides/engine.md": [Run(), *[PYTHON] * 14],
+    "docs/guides/finding.md": [
+        Write(),
+        ShowsJson("trunkline call search__find_tools --arg query='create a pull request'"),
+        Run(),
+        Shows(),
+    ],
+    "docs/guides/gateway.md": [
+        NotRun("tests/conversations/server_crash.txt has this error"),
+        NotRun("tests/gateway/test_circuit_breaker.py has this error"),
+        PYTHON,
+    ],
+    "docs/guides/http-servers.md": [
+        variable("TRACKER_TOKEN", "secret-of-the-tracker"),
+        Write(),
+        variable("TRACKER_SECRET", "secret-of-the-tracker"),
+        Write(),
+    ],
+    "docs/guides/http.md": [
+        Run(),
+        Write(),
+        ShowsJson("trunkline client-config cursor --http http://127.0.0.1:8080/mcp"),
+        RESTART,
+        Run(),
+        Run(),
+        Write(),
+        Given(certificate),
+        Write(),
+        NotRun("a part of the configuration of nginx"),
+        Write(),
+        NotRun("a part of the configuration of nginx"),
+        Write(),
+        PYTHON,
+    ],
+    "docs/guides/identity.md": [
+        Write(),
+        Run(),
+        Shows(),
+        Given(certificate),
+        Write(append=True),
+        NotRun("the entry of one client; tests/cli/test_client_config.py has them"),
+        variable("TRUNKLINE_JWT_SECRET", "x" * 32),
+        Write(),
+        Run(),
+        Write(),
+        NotRun("the public keys of an issuer; tests/test_identity.py has this response"),
+        NotRun("the entry of one client; tests/cli/test_client_config.py has them"),
+    ],
+    "docs/guides/lock-down.md": [
+        Write(),
+        Write(append=True),
+        Run(),
+        Shows(),
+        Write(append=True),
+        Run(),
+        Shows(),
+        Write("expectations.toml"),
+        Run(),
+        Shows(),
+        Write(append=True),
+        Run(),
+    ],
+    "docs/guides/monitor.md": [
+        config(FILES_SERVER),
+        Write(append=True),
+        NotRun("the configuration of Prometheus"),
+        NotRun("expressions for Prometheus"),
+        NotRun("tests/app/test_metrics.py has this page"),
+        NotRun("tests/app/test_metrics.py has this page"),
+    ],
+    "docs/guides/operate.md": [
+        config(FILES_SERVER + MAIL_SERVER),
+        RESTART,
+        Run(),
+        Write(append=True),
+        NotRun("a unit of systemd"),
+    ],
+    "docs/guides/reload.md": [
+        NotRun("tests/cli/test_gateways_reload.py has the lines of the log"),
+        config(STEADY + FILES_SERVER),
+        RESTART,
+        config(STEADY + FILES_SERVER.replace("command", "comand")),
+        Session(),
+        config(STEADY + FILES_SERVER + '[http]\nlisten = "127.0.0.1:8081"\nmax_body = 100_000\n'),
+        Session(),
+    ],
+    "docs/guides/sandbox.md": [
+        Write(),
+        NotRun("tests/cli/test_check.py has this line; not every machine has a sandbox"),
+        Write(),
+        Write(),
+    ],
+    "docs/guides/see-what-your-agents-do.md": [
+        Given(calls_of_alice_and_bob),
+        Run({"trunkline tail": 2}),
+        Shows("trunkline tail"),
+        Run(),
+        Write(),
+        Run(),
+        NotRun("an altered log; tests/cli/test_audit.py has these lines"),
+        NotRun("a database"),
+    ],
+    "docs/guides/send-traces.md": [Write(), Write()],
+    "docs/guides/sources.md": [
+        Run(),
+        Write(),
+        Run(),
+        Shows(),
+        Given(own_key),
+        Run(),
+        Run(),
+        Run(),
+        NotRun("a part of a registry"),
+    ],
+    "docs/guides/why-denied.md": [
+        Given(rule_at_line_14),
+        Run(),
+        Shows(),
+        NotRun("tests/cli/test_policy_explain.py has this line"),
+    ],
+}
