@@ -99,6 +99,8 @@ def run_block(reader: Reader, block: Block, lines: Mapping[str, int]) -> None:
         printed = reader.run(REPLACED.get(plain, plain), lines.get(plain, 1))
         assert printed.status == 0, f"{command}\n{printed.text}"
         assert "Traceback" not in printed.text
+        if command.startswith("curl "):
+            assert '"error":{"code"' not in printed.text, printed.text
 
 
 def run_session(reader: Reader, block: Block) -> None:

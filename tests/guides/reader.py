@@ -82,7 +82,7 @@ def normalise(text: str) -> list[str]:
 
 
 def matches(shown: str, printed: str) -> bool:
-    """Tell whether a page shows what was printed; `…` stands for any text, alone for any lines."""
+    """Return whether a page shows what was printed: `…` is any text, alone any lines."""
     patterns = [
         r"(.*\n)*" if line == "…" else re.escape(line).replace("…", ".*") + r"\n"
         for line in normalise(shown)
@@ -254,6 +254,10 @@ class Reader:
         local = self.localise(command)
         if "curl " in local and self.gateway is not None:
             local = local.replace("http://127.0.0.1:8080", self._origin)
+            if "Mcp-Session-Id: …" in local:
+                answers = "".join(each.text for each in self.printed)
+                session = re.findall(r"^mcp-session-id: (\S+)$", answers, re.MULTILINE)[-1]
+                local = local.replace("Mcp-Session-Id: …", f"Mcp-Session-Id: {session}")
         if self.printed:  # for `echo $?`
             local = f"(exit {self.printed[-1].status})\n{local}"
         kept = self.home.parent / "environ"
