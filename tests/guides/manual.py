@@ -68,6 +68,8 @@ class NotRun(NamedTuple):
 
 Step = Given | Run | Shows | ShowsJson | Session | Write | NotRun
 PYTHON = NotRun("tests/test_docs.py runs it")
+SYSTEMD = NotRun("it needs systemd, and root")
+UNIT = NotRun("a part of a unit of systemd")
 
 
 def follow(reader: Reader, page: str, step: Step, block: Block) -> None:
@@ -165,6 +167,13 @@ def calls_of_alice_and_bob(reader: Reader) -> None:
     arguments = {"owner": "me", "repo": "x", "title": "y"}
     reader.call(keys["alice"].split()[0], "github__create_issue", arguments)
     reader.call(keys["bob"].split()[0], "fs__write_file", {"path": "/x", "content": ""})
+
+
+def as_the_gateways_user(reader: Reader) -> None:
+    """Let the reader be the user of the gateway, with a server that needs no other program."""
+    reader.write("trunkline.toml", '[servers.docs]\nbuiltin = "sources"\n')
+    reader.replaced["sudo -u trunkline /opt/trunkline/bin/"] = ""
+    reader.replaced["/etc/trunkline/trunkline.toml"] = str(reader.home / "trunkline.toml")
 
 
 def own_key(reader: Reader) -> None:
@@ -296,7 +305,6 @@ PAGES: dict[str, Sequence[Step]] = {
         RESTART,
         Run(),
         Write(append=True),
-        NotRun("a unit of systemd"),
     ],
     "docs/guides/reload.md": [
         NotRun("tests/cli/test_gateways_reload.py has the lines of the log"),
@@ -334,6 +342,21 @@ PAGES: dict[str, Sequence[Step]] = {
         Run(),
         Run(),
         NotRun("a part of a registry"),
+    ],
+    "docs/guides/systemd.md": [
+        SYSTEMD,
+        Write(),
+        SYSTEMD,
+        SYSTEMD,
+        UNIT,
+        UNIT,
+        NotRun("it needs journald"),
+        UNIT,
+        Write(append=True),
+        Given(as_the_gateways_user),
+        SERVE,
+        Run(),
+        *[UNIT] * 5,
     ],
     "docs/guides/why-denied.md": [
         Given(rule_at_line_14),

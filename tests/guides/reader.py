@@ -342,5 +342,5 @@ class Reader:
     def _globalise(self, text: str) -> str:
         """Return what was printed, with the folders that the page names."""
         for theirs, ours in self.replaced.items():
-            text = text.replace(ours, theirs)
+            text = text.replace(ours, theirs) if ours else text
         return text
