@@ -149,6 +149,17 @@ def create_file(path: Path, content: bytes) -> None:
         path.hardlink_to(new)  # unlike a rename, a link never overwrites
 
 
+def rewrite_file(path: Path, content: bytes) -> None:
+    """Replace a file atomically with its mode and owner kept, or create it; raises OSError."""
+    if not path.exists():
+        create_file(path, content)
+        return
+    found = path.stat()
+    replace_file(path, content, stat.S_IMODE(found.st_mode))
+    with suppress(PermissionError):  # root keeps the file of another user
+        os.chown(path, found.st_uid, found.st_gid)
+
+
 @contextmanager
 def _temporary_file(path: Path, content: bytes) -> Generator[Path]:
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)

@@ -1,17 +1,28 @@
 """`trunkline client-config`: the configuration snippet, and the file it belongs in."""
 
 import json
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cli.samples import OPERATOR, config, run
 from tests.config.backend_settings import command_of, url_of
-from trunkline.cli import client_config
-from trunkline.cli.client_config import CLIENTS, serve_command, settings_path_on
-from trunkline.config import load_config
+from trunkline.cli.client_apps import CLIENTS, serve_command, settings_path, settings_paths_on
+from trunkline.config import ServerSettings, load_config
 
 HOME = Path("/home/u")
+
+
+def loaded(name: str, text: str, folder: Path) -> tuple[ServerSettings, ...]:
+    """Return the servers in settings of a client."""
+    client = CLIENTS[name]
+    tree = tomllib.loads(text) if client.format == "toml" else json.loads(text)
+    file = folder / "client.json"
+    inputs = {"inputs": tree["inputs"]} if "inputs" in tree else {}
+    file.write_text(json.dumps({"mcpServers": tree[client.member], **inputs}))
+    return load_config(file, {"TRUNKLINE_TOKEN": "x"}).servers
 
 
 @pytest.mark.holds("O4.3")
@@ -20,9 +31,8 @@ def test_the_snippet_of_every_client_loads_as_a_configuration(name: str, tmp_pat
     file = config(tmp_path, OPERATOR)
     result = run("client-config", name, "--config", file)
     assert result.exit_code == 0
-    assert str(client_config.settings_path(CLIENTS[name])) in result.stderr
-    (tmp_path / "client.json").write_text(result.stdout)
-    (server,) = load_config(tmp_path / "client.json", {}).servers
+    assert str(settings_path(CLIENTS[name])) in result.stderr
+    (server,) = loaded(name, result.stdout, tmp_path)
     assert server.name == "trunkline"
     settings = command_of(server)
     command = [settings.command, *settings.args]
@@ -39,19 +49,34 @@ def test_vs_code_uses_its_own_keys(tmp_path: Path) -> None:
 HTTP = '[http]\nlisten = "127.0.0.1:8080"\npath = "/here"'
 
 
-def entry(stdout: str) -> dict[str, str]:
-    ((_, servers),) = json.loads(stdout).items()
-    return servers["trunkline"]
+def entry_of(name: str, stdout: str) -> dict[str, Any]:
+    """Return the entry in a printed snippet."""
+    client = CLIENTS[name]
+    tree = tomllib.loads(stdout) if client.format == "toml" else json.loads(stdout)
+    return tree[client.member]["trunkline"]
+
+
+def entry(stdout: str) -> dict[str, Any]:
+    return entry_of("cursor", stdout)
+
+
+URL = "http://127.0.0.1:8080/here"
+HAVE_URLS = [name for name, client in CLIENTS.items() if client.url_key is not None]
 
 
 @pytest.mark.holds("O4.3")
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("claude-code", {"type": "http", "url": "http://127.0.0.1:8080/here"}),
-        ("cursor", {"url": "http://127.0.0.1:8080/here"}),
-        ("vscode", {"type": "http", "url": "http://127.0.0.1:8080/here"}),
-        ("windsurf", {"serverUrl": "http://127.0.0.1:8080/here"}),
+        ("claude-code", {"type": "http", "url": URL}),
+        ("cursor", {"url": URL}),
+        ("vscode", {"type": "http", "url": URL}),
+        ("windsurf", {"serverUrl": URL}),
+        ("zed", {"url": URL}),
+        ("codex", {"url": URL}),
+        ("gemini-cli", {"httpUrl": URL}),
+        ("cline", {"type": "streamableHttp", "url": URL}),
+        ("roo-code", {"type": "streamable-http", "url": URL}),
     ],
 )
 def test_the_snippet_for_a_listening_gateway_has_its_url(
@@ -59,13 +84,16 @@ def test_the_snippet_for_a_listening_gateway_has_its_url(
 ) -> None:
     file = config(tmp_path, HTTP, OPERATOR)
     result = run("client-config", name, "--config", file)
-    assert entry(result.stdout) == expected
+    assert entry_of(name, result.stdout) == expected
     assert "`trunkline serve` must be running at http://127.0.0.1:8080/here" in result.stderr
-    (tmp_path / "client.json").write_text(result.stdout)
-    (server,) = load_config(tmp_path / "client.json", {}).servers
-    assert url_of(server).url == "http://127.0.0.1:8080/here"
+    (server,) = loaded(name, result.stdout, tmp_path)
+    assert url_of(server).url == URL
     result = run("client-config", name, "--config", file, "--stdio")
-    assert entry(result.stdout)["args"][-4:] == ["serve", "--stdio", "--config", file]
+    assert entry_of(name, result.stdout)["args"][-4:] == ["serve", "--stdio", "--config", file]
+
+
+def test_every_client_with_urls_is_tested() -> None:
+    assert sorted(HAVE_URLS) == sorted(set(CLIENTS) - {"claude-desktop"})
 
 
 def test_claude_desktop_always_starts_the_gateway_over_stdio(tmp_path: Path) -> None:
@@ -131,6 +159,9 @@ def test_a_missing_configuration_file_exits_with_two() -> None:
     assert "/nonexistent.toml: there is no such file" in result.stderr
 
 
+MAC = "/home/u/Library/Application Support"
+
+
 @pytest.mark.parametrize(
     ("platform", "name", "environ", "path"),
     [
@@ -138,20 +169,41 @@ def test_a_missing_configuration_file_exits_with_two() -> None:
         ("linux", "vscode", {"XDG_CONFIG_HOME": "/x"}, "/x/Code/User/mcp.json"),
         ("linux", "claude-code", {}, "/home/u/.claude.json"),
         ("linux", "claude-code", {"CLAUDE_CONFIG_DIR": "/c"}, "/c/.claude.json"),
-        ("win32", "claude-desktop", {"APPDATA": "/a"}, "/a/Claude/claude_desktop_config.json"),
-        ("win32", "windsurf", {}, "/home/u/.codeium/windsurf/mcp_config.json"),
+        ("linux", "codex", {}, "/home/u/.codex/config.toml"),
+        ("linux", "codex", {"CODEX_HOME": "/c"}, "/c/config.toml"),
+        ("linux", "gemini-cli", {}, "/home/u/.gemini/settings.json"),
+        ("linux", "zed", {"XDG_CONFIG_HOME": "/x"}, "/x/zed/settings.json"),
+        ("darwin", "zed", {"XDG_CONFIG_HOME": "/x"}, "/home/u/.config/zed/settings.json"),
+        ("win32", "zed", {"APPDATA": "/a"}, "/a/Zed/settings.json"),
+        ("linux", "cline", {}, "/home/u/.cline/data/settings/cline_mcp_settings.json"),
         (
             "darwin",
-            "claude-desktop",
+            "roo-code",
             {},
-            "/home/u/Library/Application Support/Claude/claude_desktop_config.json",
+            f"{MAC}/Code/User/globalStorage/rooveterinaryinc.roo-cline/settings/mcp_settings.json",
         ),
+        ("win32", "claude-desktop", {"APPDATA": "/a"}, "/a/Claude/claude_desktop_config.json"),
+        ("win32", "windsurf", {}, "/home/u/.codeium/windsurf/mcp_config.json"),
+        ("darwin", "claude-desktop", {}, f"{MAC}/Claude/claude_desktop_config.json"),
     ],
 )
 def test_each_platform_has_its_own_settings_paths(
     platform: str, name: str, environ: dict[str, str], path: str
 ) -> None:
-    assert settings_path_on(platform, CLIENTS[name], HOME, environ) == Path(path)
+    assert settings_paths_on(platform, CLIENTS[name], HOME, environ)[0] == Path(path)
+
+
+def test_of_several_settings_files_the_first_that_exists_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    first, second = settings_paths_on("linux", CLIENTS["cline"], tmp_path, {})
+    monkeypatch.setattr("sys.platform", "linux")
+    assert settings_path(CLIENTS["cline"]) == first
+    second.parent.mkdir(parents=True)
+    second.touch()
+    assert settings_path(CLIENTS["cline"]) == second
 
 
 def test_the_snippet_names_the_path_the_program_was_started_with(
@@ -177,34 +229,47 @@ AUTH = '[auth]\nmode = ["api_key"]\n'
 OPEN = '[http]\nlisten = "0.0.0.0:8080"\ntls_cert = "a"\ntls_key = "b"'
 
 
+SET = "Set TRUNKLINE_TOKEN to a token or key where"
+PASTE = "Replace PASTE-A-KEY-HERE by a token or key"
+
+
 @pytest.mark.parametrize(
-    ("name", "token"),
+    ("name", "token", "help_text"),
     [
-        ("claude-code", "${TRUNKLINE_TOKEN}"),
-        ("cursor", "${env:TRUNKLINE_TOKEN}"),
-        ("windsurf", "${env:TRUNKLINE_TOKEN}"),
-        ("vscode", "${input:trunkline-token}"),
+        ("claude-desktop", "PASTE-A-KEY-HERE", PASTE),
+        ("claude-code", "${TRUNKLINE_TOKEN}", f"{SET} Claude Code runs"),
+        ("cursor", "${env:TRUNKLINE_TOKEN}", f"{SET} Cursor runs"),
+        ("windsurf", "${env:TRUNKLINE_TOKEN}", f"{SET} Windsurf runs"),
+        ("vscode", "${input:trunkline-token}", "VS Code asks for a token or key"),
+        ("zed", "PASTE-A-KEY-HERE", PASTE),
+        ("gemini-cli", "${TRUNKLINE_TOKEN}", f"{SET} Gemini CLI runs"),
+        ("cline", "${env:TRUNKLINE_TOKEN}", f"{SET} Cline runs"),
+        ("roo-code", "PASTE-A-KEY-HERE", PASTE),
+        ("codex", None, f"{SET} Codex runs"),
     ],
 )
-def test_with_auth_the_entry_has_a_token(name: str, token: str, tmp_path: Path) -> None:
+def test_with_auth_the_entry_has_a_token(
+    name: str, token: str | None, help_text: str, tmp_path: Path
+) -> None:
     file = config(tmp_path, HTTP, AUTH)
-    found = json.loads(run("client-config", name, "--config", file).stdout)
-    servers = found.get("mcpServers") or found["servers"]
-    assert servers["trunkline"]["headers"] == {"Authorization": f"Bearer {token}"}
-    assert [each["id"] for each in found.get("inputs", [])] == (
-        ["trunkline-token"] if name == "vscode" else []
-    )
+    if name in HAVE_URLS:
+        result = run("client-config", name, "--config", file)
+        found = entry_of(name, result.stdout)
+        if token is None:
+            assert found["bearer_token_env_var"] == "TRUNKLINE_TOKEN"
+        else:
+            assert found["headers"] == {"Authorization": f"Bearer {token}"}
+        assert help_text in result.stderr
+        assert ("trunkline-token" in result.stdout) is (name == "vscode")
+        assert not loaded(name, result.stdout, tmp_path)[0].disabled
     result = run("client-config", name, "--config", file, "--stdio")
-    found = json.loads(result.stdout)
-    servers = found.get("mcpServers") or found["servers"]
-    assert servers["trunkline"]["env"] == {"TRUNKLINE_TOKEN": token}
+    found = entry_of(name, result.stdout)
+    if token is None:
+        assert found["env_vars"] == ["TRUNKLINE_TOKEN"]
+    else:
+        assert found["env"] == {"TRUNKLINE_TOKEN": token}
+    assert help_text in result.stderr
     assert "`trunkline key add NAME --role ROLE` creates a key" in result.stderr
-
-
-def test_claude_desktop_needs_the_key_itself(tmp_path: Path) -> None:
-    result = run("client-config", "claude-desktop", "--config", config(tmp_path, AUTH))
-    assert entry(result.stdout)["env"] == {"TRUNKLINE_TOKEN": "PASTE-A-KEY-HERE"}
-    assert "Replace PASTE-A-KEY-HERE by a token or key" in result.stderr
 
 
 def test_the_url_is_one_that_clients_can_reach(tmp_path: Path) -> None:

@@ -227,7 +227,7 @@ def test_a_file_that_cannot_be_written_exits_with_one(
         raise OSError(30, os.strerror(30))
 
     file = config(tmp_path, OPERATOR)
-    monkeypatch.setattr("trunkline.cli.edit_servers.replace_file", fail_to_replace)
+    monkeypatch.setattr("trunkline.cli.edit_servers.rewrite_file", fail_to_replace)
     result = run("remove", "me", "--config", file)
     assert (result.exit_code, Path(file).read_text()) == (1, OPERATOR)
     assert f"cannot write {file}: " in result.stderr

@@ -417,13 +417,32 @@ async def test_the_entry_that_serve_prints_works(
     os.close(user.terminal)
 
 
+async def test_serve_names_clients_that_start_its_servers_too(tmp_path: Path) -> None:
+    server = {"command": "/nonexistent/program"}
+    for name in (".cursor/mcp.json", ".codeium/windsurf/mcp_config.json"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(json.dumps({"mcpServers": {"mine": server, "b": {}}}))
+    (tmp_path / ".gemini").mkdir()
+    (tmp_path / ".gemini" / "settings.json").write_text("{nonsense")
+    file = config(tmp_path, BROKEN)
+    user = TerminalUser(tmp_path, "--http", "127.0.0.1:0", "--config", file)
+    for title, name in (("Cursor", "cursor"), ("Windsurf", "windsurf")):
+        fix = f"`trunkline client-config {name} --write` removes that"
+        await user.read_until(f"{title} starts mine itself, too: {fix}")
+    assert "Gemini" not in user.seen
+    user.process.send_signal(signal.SIGINT)
+    assert await user.wait() == 0
+    os.close(user.terminal)
+
+
 async def test_the_entry_for_stdio_has_a_place_for_the_token(tmp_path: Path) -> None:
     file = Path(config(tmp_path, API_KEYS, OPERATOR))
     loaded = load_config(file, {"HOME": str(tmp_path)})
     app = App(loaded)
     async with app.running():
         lines = await terminal_help(app, loaded)
-    (entry,) = json.loads(lines[-1])["mcpServers"].values()
+    (snippet,) = (line for line in lines if line.startswith("{"))
+    (entry,) = json.loads(snippet)["mcpServers"].values()
     assert entry["args"][-3:] == ["--stdio", "--config", str(file)]
     assert entry["env"] == {"TRUNKLINE_TOKEN": "PASTE-A-KEY-HERE"}
     assert any("Replace PASTE-A-KEY-HERE by a token or key" in line for line in lines)

@@ -1,137 +1,126 @@
-"""`trunkline client-config`: prints the entry for an MCP client's settings, and names the file.
+"""`trunkline client-config`: prints the entry for an MCP client's settings, or writes it there.
 
-It knows the settings files of clients and their formats, but reads and changes none.
+    configuration ──> address, [auth] ──> entry ──> print it, name the file and old entries
+                                                └─> --write: change the file, with a backup
+
+`client_apps` knows the clients, and `client_settings` changes their files.
 """
 
 import json
 import os
-import shutil
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NoReturn
 
 import msgspec
+from msgspec import Struct
 
+from trunkline.cli.client_apps import CLIENTS, ENTRY_NAME, ClientApp, serve_command, settings_path
+from trunkline.cli.client_settings import (
+    OldEntry,
+    Settings,
+    edit_settings,
+    find_old_entries,
+    masked_diff,
+    merge_entry,
+    parse_settings,
+    read_settings,
+    write_settings,
+)
 from trunkline.cli.locations import locate_config
-from trunkline.cli.output import EXIT_USAGE, fail, fail_config, print_message
-from trunkline.config import ConfigErrors, HttpSettings, read_raw_config
+from trunkline.cli.output import (
+    EXIT_FAILURE,
+    EXIT_USAGE,
+    fail,
+    fail_config,
+    print_lines,
+    print_message,
+)
+from trunkline.config import (
+    ConfigErrors,
+    HttpSettings,
+    RawConfig,
+    find_client_files,
+    read_raw_config,
+)
 from trunkline.config.addresses import is_http_url, reachable_origin
-from trunkline.config.auth_table import TOKEN_VARIABLE, auth_modes
+from trunkline.config.auth_table import auth_modes
+from trunkline.config.edit_toml import EditError
 from trunkline.documents.parser import Table, get_table
 
-# The name of the gateway in a client's settings.
-ENTRY_NAME = "trunkline"
+
+class ClientConfigOptions(Struct, frozen=True):
+    """The options of `client-config`."""
+
+    stdio: bool = False
+    http: str | None = None
+    file: Path | None = None
+    write: bool = False
+    dry_run: bool = False
+    keep: bool = False
 
 
-_PASTED_TOKEN = "PASTE-A-KEY-HERE"  # noqa: S105  not a token
-_INPUT_ID = "trunkline-token"
-_INPUT_TOKEN = f"${{input:{_INPUT_ID}}}"
+def run_client_config(name: str, option: Path | None, options: ClientConfigOptions) -> None:
+    """Print the entry for one client, or put it into the client's settings."""
+    client = _find_client(name, options)
+    gateway = _read_gateway(locate_config(option, os.environ, Path.cwd()))
+    tables = {} if gateway is None else gateway.tables
+    url = _chosen_url(client, tables, options)
+    has_auth = bool(auth_modes(get_table(tables, "auth")))
+    if url is not None:
+        entry = client.url_entry(url, has_auth=has_auth)
+    else:
+        source = None if gateway is None else gateway.file.absolute()
+        entry = client.command_entry(serve_command(source), has_auth=has_auth)
+    path = settings_path(client) if options.file is None else options.file
+    if options.write or options.dry_run:
+        entry = _change_settings(client, path, entry, gateway, options)
+    else:
+        # On stderr: stdout has nothing but the entry.
+        print_message(
+            f"{client.title}: merge this into {path}, then restart it; --write does it for you."
+        )
+        print_message(*old_entry_lines(client, path, gateway))
+        print(client.format_entry(entry))
+    if url is not None:
+        print_message(
+            f"`trunkline serve` must be running at {url}; with --stdio, the client starts it."
+        )
+    if has_auth and client.token in json.dumps(entry):
+        print_message(client.token_help)
 
 
-class ClientApp(NamedTuple):
-    """An MCP client. `file` is below the settings folder, or below home if it starts with `~`.
-
-    `url_key` is the key for the URL of a remote server, None if the client has none.
-    """
-
-    title: str
-    file: str
-    member: str = "mcpServers"
-    is_typed: bool = False
-    url_key: str | None = "url"
-    # How its settings refer to the token of the gateway
-    token: str = f"${{env:{TOKEN_VARIABLE}}}"
-
-    def snippet(self, command: list[str], *, has_auth: bool = False) -> dict[str, Any]:
-        """Return the settings that make the client start `command`; with a token for `[auth]`."""
-        entry: dict[str, Any] = {"command": command[0], "args": command[1:]}
-        if has_auth:
-            entry["env"] = {TOKEN_VARIABLE: self.token}
-        return self._wrap("stdio", entry, has_auth)
-
-    def url_snippet(self, url: str, *, has_auth: bool = False) -> dict[str, Any]:
-        """Return the settings that make the client connect to `url`; with a token for `[auth]`."""
-        entry: dict[str, Any] = {self.url_key or "url": url}
-        if has_auth:
-            entry["headers"] = {"Authorization": f"Bearer {self.token}"}
-        return self._wrap("http", entry, has_auth)
-
-    def _wrap(self, kind: str, entry: dict[str, Any], has_auth: bool) -> dict[str, Any]:
-        entry = {"type": kind, **entry} if self.is_typed else entry
-        inputs: dict[str, Any] = {}
-        if has_auth and self.token == _INPUT_TOKEN:
-            text = {"type": "promptString", "id": _INPUT_ID, "description": "Key of Trunkline"}
-            inputs = {"inputs": [{**text, "password": True}]}
-        return {**inputs, self.member: {ENTRY_NAME: entry}}
-
-    @property
-    def token_help(self) -> str:
-        """What the user does about the token in the settings."""
-        create = "`trunkline key add NAME --role ROLE` creates a key"
-        if self.token == _PASTED_TOKEN:
-            return f"Replace {_PASTED_TOKEN} by a token or key; {create}."
-        if self.token == _INPUT_TOKEN:
-            return f"{self.title} asks for a token or key; {create}."
-        return f"Set {TOKEN_VARIABLE} to a token or key where {self.title} runs; {create}."
-
-
-CLIENTS = {
-    "claude-desktop": ClientApp(
-        "Claude Desktop",
-        "Claude/claude_desktop_config.json",
-        url_key=None,
-        token=_PASTED_TOKEN,  # it resolves no variables
-    ),
-    "claude-code": ClientApp(
-        "Claude Code", "~/.claude.json", is_typed=True, token=f"${{{TOKEN_VARIABLE}}}"
-    ),
-    "cursor": ClientApp("Cursor", "~/.cursor/mcp.json"),
-    "vscode": ClientApp(
-        "VS Code", "Code/User/mcp.json", "servers", is_typed=True, token=_INPUT_TOKEN
-    ),
-    "windsurf": ClientApp("Windsurf", "~/.codeium/windsurf/mcp_config.json", url_key="serverUrl"),
-}
-
-
-def run_client_config(
-    name: str, option: Path | None, stdio: bool = False, http: str | None = None
-) -> None:
-    """Print the settings for one client on stdout, and their file on stderr."""
+def _find_client(name: str, options: ClientConfigOptions) -> ClientApp:
+    """Return the client of this name; exit if the options do not fit it."""
     client = CLIENTS.get(name)
     if client is None:
         fail(EXIT_USAGE, f"unknown client {name!r}; known clients: {', '.join(CLIENTS)}")
-    if stdio and http is not None:
+    http = options.http
+    if options.stdio and http is not None:
         fail(EXIT_USAGE, "give --stdio or --http URL, not both")
     if http is not None and client.url_key is None:
         fail(EXIT_USAGE, f"{client.title} starts servers itself: its settings cannot contain a url")
     if http is not None and not is_http_url(http):
         fail(EXIT_USAGE, "--http: expected http:// or https:// and a host; write the whole address")
-    path = locate_config(option, os.environ, Path.cwd())
-    tables = {} if path is None else _read_tables(path)
-    url = http if http is not None or stdio else _configured_url(tables)
-    has_auth = bool(auth_modes(get_table(tables, "auth")))
-    # On stderr: stdout has nothing but the snippet.
-    print_message(f"{client.title}: merge this into {settings_path(client)}, then restart it.")
-    if url is not None and client.url_key is not None:
-        print_message(
-            f"`trunkline serve` must be running at {url}; with --stdio, the client starts it."
-        )
-        snippet = client.url_snippet(url, has_auth=has_auth)
-    else:
-        command = serve_command(path.absolute() if path else None)
-        snippet = client.snippet(command, has_auth=has_auth)
-    if has_auth:
-        print_message(client.token_help)
-    print(format_snippet(snippet))
+    return client
 
 
-def _read_tables(path: Path) -> Table:
+def _read_gateway(path: Path | None) -> RawConfig | None:
     try:
         # Unresolved: variables may be set only where the gateway runs.
-        return read_raw_config(path).tables
+        return None if path is None else read_raw_config(path)
     except ConfigErrors as error:
         fail_config(error)
+
+
+# The address
+
+
+def _chosen_url(client: ClientApp, tables: Table, options: ClientConfigOptions) -> str | None:
+    """Return the URL of the entry, None if the client starts the gateway."""
+    if client.url_key is None or options.stdio:
+        return None
+    return _configured_url(tables) if options.http is None else options.http
 
 
 def _configured_url(tables: Table) -> str | None:
@@ -151,42 +140,92 @@ def client_url(origin: str, http: HttpSettings, resource: str | None) -> str:
     return reachable_origin(origin) + http.path if resource is None else resource
 
 
-def format_snippet(snippet: dict[str, Any]) -> str:
-    """Return settings as indented JSON."""
-    return json.dumps(snippet, indent=2, ensure_ascii=False)
+# Old entries
 
 
-def settings_path(client: ClientApp) -> Path:
-    """Return the settings file of a client for this user."""
-    return settings_path_on(sys.platform, client, Path.home(), os.environ)
+def old_entry_lines(client: ClientApp, path: Path, gateway: RawConfig | None) -> list[str]:
+    """Return which entries of a client to remove; nothing if its settings cannot be read."""
+    lines: list[str] = []
+    for each in (path, *_other_files(client, path)):
+        found = _old_entries_in(client, each, gateway)
+        if found:
+            lines.append(f"Remove these entries from {each}, or their servers run twice:")
+            lines += [f"  {old.name}: {old.reason}" for old in found]
+    return lines
 
 
-def settings_path_on(
-    platform: str, client: ClientApp, home: Path, environ: Mapping[str, str]
-) -> Path:
-    """Return the settings file of a client on a `platform`, as in sys.platform."""
-    # Claude Code moves its settings to this folder.
-    if client.file == "~/.claude.json" and (folder := environ.get("CLAUDE_CONFIG_DIR")):
-        return Path(folder, ".claude.json")
-    if client.file.startswith("~/"):
-        return home / client.file[2:]
-    if platform == "darwin":
-        return home / "Library" / "Application Support" / client.file
-    if platform == "win32":
-        return Path(environ.get("APPDATA") or home / "AppData" / "Roaming") / client.file
-    return Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / client.file
+def _old_entries_in(client: ClientApp, path: Path, gateway: RawConfig | None) -> list[OldEntry]:
+    try:
+        return find_old_entries(read_settings(client, path), gateway)
+    except (ConfigErrors, OSError):
+        return []
 
 
-def serve_command(config: Path | None) -> list[str]:
-    """Return the command that serves `config`, runnable from any folder."""
-    arguments = ["serve", "--stdio"]
-    return [*_executable(), *arguments, *(["--config", str(config)] if config else [])]
+def _other_files(client: ClientApp, path: Path) -> list[Path]:
+    """Return other settings files of a client, such as those of the project."""
+    files = find_client_files(Path.home(), os.environ, sys.platform, Path.cwd())
+    return [each.path for each in files if each.client == client.title and each.path != path]
 
 
-def _executable() -> list[str]:
-    """Return this program by absolute path: clients may have no PATH."""
-    started = Path(sys.argv[0])
-    if started.name == ENTRY_NAME and (found := shutil.which(sys.argv[0])):
-        return [str(Path(found).absolute())]  # not resolved: the target of a link may move
-    script = Path(sys.executable).with_name(ENTRY_NAME)
-    return [str(script)] if script.is_file() else [sys.executable, "-m", "trunkline"]
+def find_replaced_servers(gateway: RawConfig) -> dict[str, list[str]]:
+    """Return the names of old entries by the short name of their client."""
+    found: dict[str, list[str]] = {}
+    for name, client in CLIENTS.items():
+        old = _old_entries_in(client, settings_path(client), gateway)
+        if old:
+            found[name] = [each.name for each in old]
+    return found
+
+
+# The settings file
+
+
+def _change_settings(
+    client: ClientApp,
+    path: Path,
+    entry: dict[str, Any],
+    gateway: RawConfig | None,
+    options: ClientConfigOptions,
+) -> Table:
+    """Put an entry into the settings, or show the change; return the entry as it is then."""
+    try:
+        target = path.resolve()  # a link stays a link
+        settings = read_settings(client, target)
+        old = [] if options.keep else find_old_entries(settings, gateway)
+        before = settings.entry()
+        entry = merge_entry(before, entry)
+        text = edit_settings(settings, entry, old)
+        parse_settings(client, target, text)
+        if options.dry_run:
+            for line in masked_diff(settings, text):
+                print_lines(line)
+        elif text != settings.text:
+            _print_change(settings, before, old, write_settings(settings, text))
+        if text == settings.text:
+            print_lines(f"{target} is up to date")
+    except ConfigErrors as error:
+        fail_config(error, EXIT_FAILURE)
+    except EditError as error:
+        fail(EXIT_FAILURE, f"{path}: {error}")
+    except (OSError, RuntimeError) as error:
+        _fail_to_write(path, error)
+    # Other files, such as those of a project, may be shared with others: they are not changed.
+    print_message(*old_entry_lines(client, target, gateway) if not options.dry_run else ())
+    return entry
+
+
+def _print_change(
+    settings: Settings, before: Table, old: list[OldEntry], backup: Path | None
+) -> None:
+    verb = "updated" if before else "added"
+    print_lines(f"{verb} {ENTRY_NAME} in {settings.path}")
+    for each in old:
+        print_lines(f"removed {each.name}: {each.reason}")
+    if backup is not None:
+        print_lines(f"backup: {backup}; to undo, copy it back")
+    print_message(f"Restart {settings.client.title}.")
+
+
+def _fail_to_write(path: Path, error: OSError | RuntimeError) -> NoReturn:
+    reason = getattr(error, "strerror", None) or error
+    fail(EXIT_FAILURE, f"cannot change {path}: {reason}")

@@ -11,10 +11,8 @@ Invariants:
 import asyncio
 import difflib
 import os
-import stat
 import tomllib
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -47,7 +45,7 @@ from trunkline.config.load import is_client_file
 from trunkline.config.own_entries import CONFIG_FILE
 from trunkline.config.server_table import BACKEND_KINDS
 from trunkline.config.write_toml import is_literal_secret
-from trunkline.files import create_file, folder_lock, replace_file
+from trunkline.files import folder_lock, rewrite_file
 from trunkline.gateway.events import describe_state
 from trunkline.gateway.settings import HEALTHY_STATES
 from trunkline.mcp.features import FeatureKind
@@ -185,19 +183,9 @@ def _change(path: Path, edit: Callable[[str], str]) -> None:
             old = _read(target)
             new, _ = _prepare(path, old, edit)
             if new != old:
-                _write(target, new.encode())
+                rewrite_file(target, new.encode())
     except OSError as error:
         _fail_os("write", path, error)
-
-
-def _write(path: Path, content: bytes) -> None:
-    if not path.exists():
-        create_file(path, content)
-        return
-    found = path.stat()
-    replace_file(path, content, stat.S_IMODE(found.st_mode))
-    with suppress(PermissionError):  # root keeps the file of another user
-        os.chown(path, found.st_uid, found.st_gid)
 
 
 def _fail_os(verb: str, path: Path, error: OSError) -> NoReturn:

@@ -16,7 +16,7 @@ from typing import Any, cast
 import msgspec
 
 from trunkline.audit.redaction import RedactionRules, Redactor, redact_text, redact_uri
-from trunkline.cli.client_config import ENTRY_NAME
+from trunkline.cli.client_apps import ENTRY_NAME
 from trunkline.cli.locations import locate_config
 from trunkline.cli.output import EXIT_FAILURE, count_text, fail, fail_config, print_message
 from trunkline.config import (

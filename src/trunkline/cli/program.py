@@ -326,6 +326,7 @@ def client_config(
         str, typer.Argument(metavar="CLIENT", help="The client, such as claude-desktop or cursor.")
     ],
     config: ConfigOption = None,
+    *,
     stdio: Annotated[
         bool,
         typer.Option("--stdio", help="The client starts it; default without \\[http] listen."),
@@ -333,14 +334,33 @@ def client_config(
     http: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="The client connects to this URL. Default: \\[http] listen."
+            metavar="URL",
+            help="The client connects to this URL. Default: public_url or listen of \\[http].",
         ),
     ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The settings file. Default: where the client has it."),
+    ] = None,
+    write: Annotated[
+        bool,
+        typer.Option("--write", help="Change the file: add the entry, remove those it replaces."),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what --write would change in the file.")
+    ] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="With --write: keep the entries that it replaces.")
+    ] = False,
 ) -> None:
-    """Print the entry for an MCP client's settings, and where it belongs."""
-    from trunkline.cli.client_config import run_client_config  # noqa: PLC0415
+    """Print the entry for an MCP client's settings, or write it there."""
+    from trunkline.cli.client_config import (  # noqa: PLC0415
+        ClientConfigOptions,
+        run_client_config,
+    )
 
-    run_client_config(client, config, stdio, http)
+    options = ClientConfigOptions(stdio, http, file, write, dry_run, keep)
+    run_client_config(client, config, options)
 
 
 @program.command("import")

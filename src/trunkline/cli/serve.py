@@ -28,14 +28,7 @@ from trunkline.app.service import (
     unused_addresses,
 )
 from trunkline.backends.builtin import BuiltinSettings
-from trunkline.cli.client_config import (
-    CLIENTS,
-    ClientApp,
-    client_url,
-    format_snippet,
-    serve_command,
-    settings_path,
-)
+from trunkline.cli.client_apps import CLIENTS, ClientApp, serve_command, settings_path
 from trunkline.cli.locations import choose_config, describe_source, user_state_dir
 from trunkline.cli.output import (
     EXIT_FAILURE,
@@ -51,6 +44,7 @@ from trunkline.config import (
     ConfigErrors,
     HttpSettings,
     is_loopback,
+    read_raw_config,
     split_address,
 )
 from trunkline.config.addresses import reachable_origin
@@ -193,7 +187,7 @@ async def _serve(
             notify_ready()
             await app.serve_stdio(principal)
         elif http is not None:
-            tools = await builtin_tool_names(app, config)
+            tools, replaced = await builtin_tool_names(app, config), await replaced_lines(config)
 
             def opened() -> None:
                 announce(
@@ -205,6 +199,7 @@ async def _serve(
                         f"Built-in tools: {tools}",
                         "",
                         *http_client_help(app.origins[0], http, config),
+                        *replaced,
                     )
                 notify_ready()
 
@@ -309,7 +304,8 @@ async def terminal_help(app: App, config: Config) -> list[str]:
         f"Clients start it themselves; for {client.title} put this into {settings_path(client)}",
         f"(for {_other_clients(client)}: `trunkline client-config CLIENT`):",
         *([client.token_help] if (has_auth := _has_auth(config)) else []),
-        format_snippet(client.snippet(serve_command(path), has_auth=has_auth)),
+        client.format_entry(client.command_entry(serve_command(path), has_auth=has_auth)),
+        *await replaced_lines(config),
     ]
 
 
@@ -330,13 +326,33 @@ def _has_auth(config: Config) -> bool:
 
 def http_client_help(origin: str, http: HttpSettings, config: Config) -> list[str]:
     """Return help for connecting a client to the gateway that listens at an origin."""
+    from trunkline.cli.client_config import client_url  # noqa: PLC0415  only for terminals
+
     client, has_auth = CLIENTS["cursor"], _has_auth(config)
     url = client_url(origin, http, None if config.auth is None else config.auth.resource)
     return [
         f"It serves until Ctrl-C ends it. For {client.title} put this into {settings_path(client)}",
         f"(for {_other_clients(client)}: `trunkline client-config CLIENT --http {url}`):",
         *([client.token_help] if has_auth else []),
-        format_snippet(client.url_snippet(url, has_auth=has_auth)),
+        client.format_entry(client.url_entry(url, has_auth=has_auth)),
+    ]
+
+
+async def replaced_lines(config: Config) -> list[str]:
+    """Return which clients start servers of the gateway too; for a terminal only."""
+    from trunkline.cli.client_config import find_replaced_servers  # noqa: PLC0415  see above
+
+    if config.source is None or not sys.stderr.isatty():
+        return []
+    try:
+        gateway = read_raw_config(config.source)
+        found = await asyncio.to_thread(find_replaced_servers, gateway)
+    except ConfigErrors:
+        return []  # changed since the start
+    return [
+        f"{CLIENTS[name].title} starts {', '.join(old)} itself, too: "
+        f"`trunkline client-config {name} --write` removes that"
+        for name, old in found.items()
     ]
 
 

@@ -290,7 +290,8 @@ class _EntryTranslation:
 
 
 _VSCODE_EDITIONS = ("Code", "Code - Insiders", "VSCodium")
-_CLINE_PATH = "globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json"
+_CLINE_EXTENSION = "globalStorage/saoudrizwan.claude-dev"
+_CLINE_FILE = "settings/cline_mcp_settings.json"
 _ROO_PATH = "globalStorage/rooveterinaryinc.roo-cline/settings/mcp_settings.json"
 
 
@@ -319,20 +320,21 @@ def _exists(path: Path) -> bool:
 
 
 def _user_files(home: Path, environ: Mapping[str, str], platform: str) -> Iterator[ClientFile]:
-    settings = _settings_folder(home, environ, platform)
+    settings = settings_folder(home, environ, platform)
     yield ClientFile("Claude Desktop", settings / "Claude" / "claude_desktop_config.json")
     yield ClientFile("Claude Code", Path(environ.get("CLAUDE_CONFIG_DIR") or home, ".claude.json"))
     yield ClientFile("Cursor", home / ".cursor" / "mcp.json")
     yield ClientFile("Windsurf", home / ".codeium" / "windsurf" / "mcp_config.json")
     yield ClientFile("Gemini CLI", home / ".gemini" / "settings.json")
+    yield ClientFile("Cline", home / ".cline" / "data" / _CLINE_FILE)
     for edition in _VSCODE_EDITIONS:
         user = settings / edition / "User"
         yield ClientFile("VS Code", user / "mcp.json")
-        yield ClientFile("Cline", user / _CLINE_PATH)
+        yield ClientFile("Cline", user / _CLINE_EXTENSION / _CLINE_FILE)
         yield ClientFile("Roo Code", user / _ROO_PATH)
 
 
-def _settings_folder(home: Path, environ: Mapping[str, str], platform: str) -> Path:
+def settings_folder(home: Path, environ: Mapping[str, str], platform: str) -> Path:
     """Return the folder in which programs keep settings."""
     if platform == "darwin":
         return home / "Library" / "Application Support"

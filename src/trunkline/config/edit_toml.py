@@ -1,4 +1,6 @@
-"""Edits the servers of a `trunkline.toml` in its text, so that everything else stays as it is.
+"""Edits the servers of a TOML file in its text, so that everything else stays as it is.
+
+The file is a `trunkline.toml`, with its servers below `servers`, or the settings of a client.
 
     text ──scan──> offsets of statements ──> cut or insert lines ──> parse ──> as expected?
 
@@ -22,25 +24,25 @@ from trunkline.documents.parser import Table, get_table, scan_toml
 
 _COMMENT_LINES = re.compile(r"(?:[ \t]*#[^\n]*(?:\n|\Z))*")
 _BLANK_LINES = re.compile(r"(?:[ \t]*(?:\n|\Z))*")
-_BY_HAND = "edit the file by hand: it is written in a way that cannot be changed safely"
+EDIT_BY_HAND = "edit the file by hand: it is written in a way that cannot be changed safely"
 
 
 class EditError(ValueError):
     """The text cannot be edited; the message says why."""
 
 
-def add_server(text: str, name: str, table: Table) -> str:
+def add_server(text: str, name: str, table: Table, root: str = "servers") -> str:
     """Return `text` with one more server, below the other servers; raises EditError."""
 
     def change(tree: Table) -> None:
-        servers = tree.setdefault("servers", {})
+        servers = tree.setdefault(root, {})
         if not isinstance(servers, dict) or name in servers:
             raise EditError(f"there is a server {name!r} already; remove it first")
         servers[name] = table
 
     def edit(text: str) -> Iterable[str]:
-        lines = "\n".join(write_server(name, table)) + "\n"
-        own = [each for each in _statements(text) if each.path[0] == "servers"]
+        lines = "\n".join(write_server(name, table, root)) + "\n"
+        own = [each for each in _statements(text) if each.path[0] == root]
         for at in (*([_end_of_block(text, own[-1].end)] if own else ()), len(text)):
             before = text[:at] if text[:at].endswith("\n") or not at else text[:at] + "\n"
             yield before + ("\n" if before else "") + lines + text[at:]
@@ -48,16 +50,16 @@ def add_server(text: str, name: str, table: Table) -> str:
     return _edit(text, change, edit)
 
 
-def remove_server(text: str, name: str) -> str:
+def remove_server(text: str, name: str, root: str = "servers") -> str:
     """Return `text` without a server; raises EditError."""
 
     def change(tree: Table) -> None:
-        del _servers_with(tree, name)[name]
-        if not tree["servers"] and ("servers",) not in {each.path for each in _statements(text)}:
-            del tree["servers"]
+        del _servers_with(tree, name, root)[name]
+        if not tree[root] and (root,) not in {each.path for each in _statements(text)}:
+            del tree[root]
 
     def edit(text: str) -> Iterable[str]:
-        for start, end in reversed(_blocks(text, ("servers", name))):
+        for start, end in reversed(_blocks(text, (root, name))):
             text = _cut(text, start, end)
         yield text
 
@@ -117,11 +119,11 @@ def _edit(text: str, change: Callable[[Table], None], edit: Callable[[str], Iter
             continue
         if is_exact:
             return edited.replace("\n", "\r\n") if "\r\n" in text else edited
-    raise EditError(_BY_HAND)
+    raise EditError(EDIT_BY_HAND)
 
 
-def _servers_with(tree: Table, name: str) -> Table:
-    servers = get_table(tree, "servers")
+def _servers_with(tree: Table, name: str, root: str = "servers") -> Table:
+    servers = get_table(tree, root)
     if name not in servers:
         names = ", ".join(servers) or "none"
         raise EditError(f"there is no server {name!r}; servers in the file: {names}")

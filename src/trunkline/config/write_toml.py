@@ -54,7 +54,7 @@ def to_toml(*configs: RawConfig) -> str:
         lines.append(f"# from {quote(str(config.file))}")
         lines += _write_gateway_tables(config) if config is configs[0] else []
         for entry in config.entries:
-            table = _portable_server(entry, config)
+            table = portable_server(entry, config)
             same_name = written.setdefault(entry.name, [])
             # Several clients often have the same server: write it once.
             if table not in same_name:
@@ -73,8 +73,8 @@ def _free_name(name: str, taken: list[str]) -> str:
     return unique_names([*taken, f"{name} "])[f"{name} "]
 
 
-def _portable_server(entry: ServerEntry, config: RawConfig) -> Table:
-    """Return the table of `entry` for a file in any folder."""
+def portable_server(entry: ServerEntry, config: RawConfig) -> Table:
+    """Return the table of `entry` for a file in any folder, in the notation of `trunkline.toml`."""
     context = config.resolve_context({})
     table = {key: entry.table[key] for key in server_keys() if key in entry.table}
 
@@ -172,9 +172,11 @@ def _write_variable(name: str, default: str | None) -> str:
     return f"${{{name}:-{default}}}" if is_plain else f"${{{name}}}"
 
 
-def write_server(name: str, table: Table) -> list[str]:
+def write_server(name: str, table: Table, root: str = "servers") -> list[str]:
     """Return the lines of a server's table and its inner tables."""
-    header = f"servers.{_write_key(name)}"
+    header = f"{root}.{_write_key(name)}"
+    if root != "servers":  # a client knows other keys
+        return _write_table(header, table)
     lines = [
         f"[{header}]",
         *_write_pairs({k: v for k, v in table.items() if k not in _INNER_TABLES}),

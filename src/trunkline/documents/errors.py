@@ -98,6 +98,11 @@ class ErrorCollector:
         """Add an error that has its position."""
         self._errors.append(error)
 
+    @property
+    def has_errors(self) -> bool:
+        """Whether there are errors; notes do not count."""
+        return bool(self._errors)
+
     def notes(self) -> tuple[str, ...]:
         """Return the notes in the order of their lines."""
         return tuple(map(str, sorted(self._notes, key=_line_order)))

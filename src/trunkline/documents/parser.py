@@ -70,7 +70,7 @@ _JSON_COMMENT = r"//[^\n]*+|/\*(?:[^*]|\*(?!/))*+(?:\*/|\Z)"
 _JSON_EXTRA = re.compile(
     rf'"(?:[^"\\\n]|\\.)*+"?|{_JSON_COMMENT}|,(?=(?:\s|{_JSON_COMMENT})*+[\]}}])'
 )
-_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}\[\]:,]|[^\s{}\[\]:,"]++', re.DOTALL)
+JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}\[\]:,]|[^\s{}\[\]:,"]++', re.DOTALL)
 _NOT_NEWLINE = re.compile(r"[^\n]")
 
 # Numbers to Python's json module, but not in JSON.
@@ -190,9 +190,10 @@ def check_json_depth(text: str) -> None:
             raise RecursionError(f"nested {depth} levels deep")
 
 
-def blank_comments(text: str) -> str:
-    """Return `text` with spaces for comments and for trailing commas."""
-    return _JSON_EXTRA.sub(lambda found: found[0] if found[0][0] == '"' else blank(found[0]), text)
+def blank_comments(text: str, *, keep_commas: bool = False) -> str:
+    """Return `text` with spaces for comments and, unless kept, for trailing commas."""
+    kept = '",' if keep_commas else '"'
+    return _JSON_EXTRA.sub(lambda found: found[0] if found[0][0] in kept else blank(found[0]), text)
 
 
 def blank(text: str) -> str:
@@ -204,7 +205,7 @@ def scan_json(text: str) -> KeyIndex:
     """Return where the keys of a JSON text without comments stand."""
     index = KeyIndex()
     stack: list[_OpenContainer] = []
-    for found in _JSON_TOKEN.finditer(text):
+    for found in JSON_TOKEN.finditer(text):
         lexeme = found[0]
         top = stack[-1] if stack else None
         if lexeme == ",":
@@ -341,7 +342,7 @@ def _reject_constant(constant: str) -> NoReturn:
 
 def _find_bad_number(text: str) -> int:
     max_digits = sys.get_int_max_str_digits() or len(text)
-    for found in _JSON_TOKEN.finditer(text):
+    for found in JSON_TOKEN.finditer(text):
         lexeme = found[0].removeprefix("-")
         if lexeme in _JSON_CONSTANTS or (len(lexeme) > max_digits and lexeme.isdecimal()):
             return found.start()
@@ -351,7 +352,7 @@ def _find_bad_number(text: str) -> int:
 def _deepest_bracket(text: str) -> tuple[int, int]:
     """Return the offset of the first of the innermost brackets, and its depth."""
     offset = depth = max_depth = 0
-    for found in _JSON_TOKEN.finditer(text):
+    for found in JSON_TOKEN.finditer(text):
         if found[0] in "{[":
             depth += 1
             if depth > max_depth:
