@@ -12,7 +12,7 @@ import pytest
 from mcp import Client, StdioServerParameters, types
 
 from outside.clients import client, sample, text
-from outside.gateway import EVERYTHING, configure, gateway
+from outside.gateway import EVERYTHING, configure, gateway, sdk
 from outside.program import BIN
 
 pytestmark = [
@@ -86,6 +86,25 @@ async def test_the_first_call_over_stdio_may_use_the_roots_of_the_client(
     async with editor(server, one, mode) as made:
         for _ in range(2):
             assert "one.txt" in await text(made, "fs__list_directory", path=str(one))
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_roots_of_http_clients_reach_http_servers_of_every_protocol(
+    tmp_path: Path, mode: str
+) -> None:
+    one, two = folder_with(tmp_path, "one"), folder_with(tmp_path, "two")
+    async with AsyncExitStack() as stack:
+        programs = (sdk(2), sdk(1), sdk(1, "sse"))
+        started = await asyncio.gather(*(stack.enter_async_context(each) for each in programs))
+        modern, old, older = ({"url": url} for _, url in started)
+        servers = {"modern": modern, "old": old, "older": older}
+        servers["legacy"] = modern | {"protocol": "session"}
+        site = await stack.enter_async_context(gateway(tmp_path, servers))
+        first = await stack.enter_async_context(editor(site.mcp, one, mode))
+        second = await stack.enter_async_context(editor(site.mcp, two, mode))
+        for name in servers:
+            for made, folder in ((first, one), (second, two), (first, one)):
+                assert await text(made, f"{name}__places") == folder.as_uri()
 
 
 async def test_six_clients_of_a_stateful_server_keep_their_own_history(tmp_path: Path) -> None:

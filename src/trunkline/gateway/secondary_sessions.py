@@ -93,9 +93,9 @@ def make_primary_session(backend: Backend) -> PrimarySession:
 def needs_pooled_session(context: CallContext, primary: PrimarySession) -> bool:
     """Return whether a call needs a session whose server knows this client's features.
 
-    Without per-call streams, that is the case if the server may send requests. With them, only
-    clients of the stateless protocol need one: their features were unknown when the primary session
-    began.
+    Without per-call streams, that is the case if the server may send requests. With them, clients
+    of the stateless protocol need one if their features are not those that the primary session
+    announced. So do clients with roots unless it announced those: a server may keep roots.
     """
     features, announced = context.caller.client_features, primary.announced_features
     if announced is None or not context.method.may_request_input:
@@ -104,7 +104,9 @@ def needs_pooled_session(context: CallContext, primary: PrimarySession) -> bool:
         return False
     if not primary.has_per_call_streams:
         return True
-    return features != announced and context.caller.revision.is_stateless
+    if context.caller.revision.is_stateless:
+        return features != announced
+    return "roots" in features and "roots" not in announced
 
 
 def session_profile(context: CallContext, *, has_streams: bool) -> SessionProfile:

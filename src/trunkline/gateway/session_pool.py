@@ -309,8 +309,11 @@ class SessionPool(Generic[T]):
             return False
         if call.call_group is NO_INPUT_GROUP or not self._may_open:
             return True
-        if isinstance(profile.owner, StatelessOwner) and "roots" in profile.client_features:
-            # Servers ask for roots once, at the start. Such a client can be asked only in a call.
+        if "roots" in profile.client_features and (
+            isinstance(profile.owner, StatelessOwner) or "roots" not in features
+        ):
+            # Servers ask for roots once, at the start: of a stateless client that is too early, and
+            # without the announcement they do not ask.
             return False
         return self._primary_owner is None or self._primary_owner == profile.owner
 
