@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.samples import OPERATOR, child, config, run
+from tests.cli.samples import OPERATOR, SERVER, child, config, run
 from tests.cli.test_gateways_control import runtime, serving
 from tests.tasks import HANG_TIMEOUT, hang_guard
 from trunkline.app.application import App
 from trunkline.app.control import GatewayStatus, RunningGateway, ServerStatus, server_statuses
 from trunkline.config.load import load_config
-from trunkline.gateway.events import BackendStateChanged, GatewayEvent
+from trunkline.gateway.events import BackendStateChanged, GatewayEvent, StrayOutput
 
 __all__ = ["runtime"]
 
@@ -129,6 +129,25 @@ def test_ps_and_status_say_that_a_server_is_stopped_while_idle(
     for command in ("ps", "status"):
         (line,) = [each for each in run(command).stdout.splitlines() if each.startswith("fs ")]
         assert line.startswith("fs      stopped while idle  ")
+
+
+async def test_a_working_server_that_prints_text_causes_one_event_with_a_masked_sample(
+    tmp_path: Path,
+) -> None:
+    code = (
+        "import runpy, sys; print('listening', 'hunter22'); print('again', flush=True); "
+        f"sys.argv = [{str(SERVER)!r}, 'echo']; runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    table = f"[servers.fs]\ncommand = {json.dumps(sys.executable)}\n"
+    table += f"args = {json.dumps(['-c', code])}\n"
+    app = App(load_config(Path(config(tmp_path, table, SECRET)), {}))
+    events: list[GatewayEvent] = []
+    app.gateway.pipeline.events.add_listener(events.append)
+    async with hang_guard(), app.running() as gateway:
+        await gateway.registry.wait_complete()
+        assert gateway.ready
+    stray = [event for event in events if isinstance(event, StrayOutput)]
+    assert stray == [StrayOutput("fs", "listening [redacted]", 1)]
 
 
 def test_ps_shows_states_in_words_and_the_last_lines(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from trunkline.gateway.events import (
     SessionEvicted,
     SessionSharing,
     SkippedFeatures,
+    StrayOutput,
     UncheckedTool,
     brief_call,
     call_target,
@@ -68,6 +69,14 @@ from trunkline.jsonrpc import Incident
         (
             SkippedFeatures("fs", ("x", "y", "z")),
             "server fs lists unusable features: x, and 2 more",
+        ),
+        (
+            StrayOutput("fs", "hello", 1),
+            "server fs writes text to stdout, which is for JSON-RPC only: hello",
+        ),
+        (
+            StrayOutput("fs", "hello", 7),
+            "server fs writes text to stdout, which is for JSON-RPC only (7 lines): hello",
         ),
         (
             SessionEvicted("fs", 4),

@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 
+from tests.gateway.clock import ClockLoop
 from tests.gateway.servers import (
     NO_GRACE,
     HeldAnswer,
     Server,
     SessionClient,
     hello,
+    make_gateway,
     one_tool,
     serving,
     session_client,
@@ -24,8 +26,8 @@ from tests.gateway.test_session_lifecycle import (
     send_text,
     text,
 )
-from trunkline.gateway.events import SkippedFeatures
-from trunkline.gateway.gateway import Gateway
+from trunkline.gateway.events import SkippedFeatures, StrayOutput
+from trunkline.gateway.gateway import MAX_STRAY_SAMPLE_LENGTH, STRAY_OUTPUT_INTERVAL, Gateway
 from trunkline.gateway.session import GatewayIdentity
 from trunkline.jsonrpc import Incident
 
@@ -67,6 +69,30 @@ async def test_skipped_features_are_reported_once_until_they_change() -> None:
         (unnamed, *again),
     ]
     assert {event.backend for event in events} == {"s"}
+
+
+def test_text_on_stdout_is_reported_with_a_masked_sample_once_a_minute_for_each_server() -> None:
+    loop = ClockLoop()
+    gateway = make_gateway()
+    gateway.mask_secrets = lambda text: text.replace("hunter22", "***")
+    events: list[StrayOutput] = []
+    gateway.pipeline.events.add_listener(
+        lambda e: events.append(e) if isinstance(e, StrayOutput) else None
+    )
+
+    async def write(*servers: str) -> None:
+        for server in servers:
+            gateway.note_stray_output(server, "hunter22 " + "x" * 5000)
+
+    loop.run(write("a", "a", "a", "b"))
+    loop.run_for(STRAY_OUTPUT_INTERVAL - 1)
+    loop.run(write("a", "b"))
+    assert [(event.backend, event.lines) for event in events] == [("a", 1), ("b", 1)]
+    loop.run_for(1)
+    loop.run(write("a", "a"))
+    loop.close()
+    assert [(event.backend, event.lines) for event in events[2:]] == [("a", 4)]
+    assert {event.sample for event in events} == {"*** " + "x" * (MAX_STRAY_SAMPLE_LENGTH - 4)}
 
 
 async def test_a_notification_goes_to_all_initialized_sessions() -> None:

@@ -337,11 +337,15 @@ async def test_a_child_that_is_closed_did_not_end_by_itself() -> None:
 @leaves_nothing_behind
 async def test_text_on_stdout_is_kept_with_the_lines_of_stderr() -> None:
     code = "print('Hello\\n' * 30, '{}', sep='', end=''); print(' [1]')"
-    child = await ChildProcess.start(python(code), stderr_log=StderrLog())
+    stray: list[str] = []
+    child = await ChildProcess.start(
+        python(code), stderr_log=StderrLog(), on_stray_output=stray.append
+    )
     while await child.receive() is not None:
         pass
     await child.wait()
     assert child.stderr_tail() == ("stdout, not JSON-RPC: Hello",) * 20
+    assert stray == ["Hello"] * 30
     await child.aclose()
 
 

@@ -20,6 +20,7 @@ from trunkline.gateway.events import (
     SessionEvicted,
     SessionSharing,
     SkippedFeatures,
+    StrayOutput,
 )
 from trunkline.jsonrpc import Incident, Raw
 from trunkline.mcp.identity import Principal
@@ -112,6 +113,7 @@ def test_kill_switch_line_names_the_operator() -> None:
             "warning",
             "server fs lists unusable features: x, and 1 more",
         ),
+        (StrayOutput("fs", "hello", 1), "warning", "server fs writes text to stdout"),
         (SessionEvicted("fs", 4), "warning", "was closed to make room for another client"),
         (SessionSharing("fs", "it runs"), "warning", "cannot have a second session: it runs"),
         (SessionSharing("fs", None), "info", "can have several sessions again"),

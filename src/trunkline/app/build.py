@@ -11,6 +11,7 @@ Modules that only some servers or HTTP need are imported when they are used, so 
 import os
 import ssl
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
@@ -529,6 +530,7 @@ class _ServerContext(NamedTuple):
             sandbox=sandbox,
             exit_timeout=self.servers.child_exit_timeout,
             stderr_log=self.servers.stderr_logs.setdefault(name, StderrLog()),
+            on_stray_output=partial(self.servers.gateway.note_stray_output, name),
         )
         known = children.get(name)
         if known is None or known.returncode is not None:  # else it is a further session

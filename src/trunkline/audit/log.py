@@ -36,6 +36,7 @@ from trunkline.gateway.events import (
     SessionEvicted,
     SessionSharing,
     SkippedFeatures,
+    StrayOutput,
     UncheckedTool,
 )
 from trunkline.gateway.pipeline import Pipeline
@@ -51,6 +52,7 @@ _LOG_ONLY = (
     SessionEvicted,
     SessionSharing,
     SkippedFeatures,
+    StrayOutput,
     UncheckedTool,
 )
 

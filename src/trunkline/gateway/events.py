@@ -117,6 +117,16 @@ class SkippedFeatures(Struct, frozen=True):
     reasons: tuple[str, ...]
 
 
+class StrayOutput(Struct, frozen=True):
+    """A server writes text to stdout, which is for JSON-RPC; emitted at most once a minute."""
+
+    backend: str
+    sample: str
+    """The start of the latest line, without secrets."""
+    lines: int
+    """How many such lines it has written since the last event."""
+
+
 class SessionEvicted(Struct, frozen=True):
     """The idle session of a client with a server was closed to make room for another client's."""
 
@@ -141,6 +151,7 @@ SystemEvent: TypeAlias = (
     | LimitReached
     | UncheckedTool
     | SkippedFeatures
+    | StrayOutput
     | SessionEvicted
     | SessionSharing
     | Incident
@@ -354,10 +365,8 @@ def describe_event(event: GatewayEvent | CallBrief, sanitize: Sanitize = str) ->
             return _describe_excess(event, sanitize)
         case UncheckedTool(name, _, reason):
             return f"the arguments of {sanitize(name)} are not checked: {sanitize(reason)}"
-        case SkippedFeatures(backend, reasons):
-            first, *others = map(sanitize, reasons)
-            more = f", and {len(others)} more" if others else ""
-            return f"server {sanitize(backend)} lists unusable features: {first}{more}"
+        case SkippedFeatures() | StrayOutput():
+            return _describe_mistake(event, sanitize)
         case SessionEvicted() | SessionSharing():
             return _describe_session(event, sanitize)
         case Incident(id, method):
@@ -404,6 +413,17 @@ def _describe_switch(event: KillSwitchChanged, sanitize: Sanitize) -> str:
         return f"the gateway is {'paused' if event.disabled else 'resumed'} by {by}"
     target = f"{event.kind} {sanitize(event.name)}" if event.name else event.kind
     return f"{target} is {'disabled' if event.disabled else 'revived'} by {by}"
+
+
+def _describe_mistake(event: SkippedFeatures | StrayOutput, sanitize: Sanitize) -> str:
+    server = f"server {sanitize(event.backend)}"
+    if isinstance(event, StrayOutput):
+        count = "" if event.lines == 1 else f" ({event.lines} lines)"
+        what = "writes text to stdout, which is for JSON-RPC only"
+        return f"{server} {what}{count}: {sanitize(event.sample)}"
+    first, *others = map(sanitize, event.reasons)
+    more = f", and {len(others)} more" if others else ""
+    return f"{server} lists unusable features: {first}{more}"
 
 
 def _describe_session(event: SessionEvicted | SessionSharing, sanitize: Sanitize) -> str:

@@ -19,6 +19,7 @@ from trunkline.gateway.events import (
     EventBus,
     LimitReached,
     SkippedFeatures,
+    StrayOutput,
 )
 from trunkline.gateway.list_changes import ListChanges
 from trunkline.gateway.pipeline import Pipeline
@@ -58,6 +59,12 @@ from trunkline.routing.visibility import Visibility
 
 MAX_CALLS_PER_CONNECTION = 8192
 """How many calls of one client may be in flight on one stdio or WebSocket connection."""
+
+STRAY_OUTPUT_INTERVAL = 60.0
+"""How many seconds pass between two events about text on stdout of one server."""
+
+MAX_STRAY_SAMPLE_LENGTH = 200
+"""How many characters of such a line the event shows."""
 
 
 class Gateway:
@@ -106,6 +113,8 @@ class Gateway:
         self.subscription_counts.on_limit = self.record_limit
         self._listing_slots = asyncio.Semaphore(MAX_LISTING_SESSIONS)
         self._skipped: dict[str, tuple[str, ...]] = {}
+        # For each upstream: its stray lines since the last event, and when the next event may come
+        self._stray_lines: dict[str, tuple[int, float]] = {}
         self.registry.add_listener(self._on_catalog_changed)
         self._list_changes = ListChanges(
             self.registry.wait_first_start, self._list_watchers, limits
@@ -308,6 +317,17 @@ class Gateway:
         if reasons and self._skipped.get(backend.name) != reasons:
             self._skipped[backend.name] = reasons
             self.pipeline.events.emit(SkippedFeatures(backend.name, reasons))
+
+    def note_stray_output(self, backend: str, line: str) -> None:
+        """Emit that a server writes text to stdout, at most once per interval for each server."""
+        now = asyncio.get_running_loop().time()
+        count, next_at = self._stray_lines.get(backend, (0, now))
+        if now < next_at:
+            self._stray_lines[backend] = count + 1, next_at
+            return
+        self._stray_lines[backend] = 0, now + STRAY_OUTPUT_INTERVAL
+        sample = self.mask_secrets(line)[:MAX_STRAY_SAMPLE_LENGTH]
+        self.pipeline.events.emit(StrayOutput(backend, sample, count + 1))
 
     def _on_catalog_changed(self, _: tuple[FeatureKind, ...]) -> None:
         for backend in self.registry.snapshots():

@@ -288,6 +288,7 @@ class ChildProcess:
         self._end_reason: str | None = None
         self._exited = asyncio.Event()
         self._stray_lines = 0
+        self._on_stray_output: Callable[[str], None] | None = None
         self._reaped = False
         self._write_coalescer: WriteCoalescer
         self._transports: list[asyncio.BaseTransport] = []
@@ -305,11 +306,12 @@ class ChildProcess:
         max_stderr_lines: int = MAX_STDERR_LINES,
         stderr_close_timeout: float = STDERR_CLOSE_TIMEOUT,
         stderr_log: StderrLog | None = None,
+        on_stray_output: Callable[[str], None] | None = None,
     ) -> Self:
         """Start a program with `env` added to what it inherits; raises ChildStartError.
 
         `stderr_log` also gets the lines that it writes to stderr. With it, text on stdout that is
-        no JSON-RPC is kept like lines of stderr.
+        no JSON-RPC is kept like lines of stderr, and `on_stray_output` gets each such line.
         """
         token = secrets.token_hex(16)
         own, folder = {**(env or {}), TOKEN_VARIABLE: token}, os.fspath(cwd or ".")
@@ -332,6 +334,7 @@ class ChildProcess:
         )
         if stderr_log is not None:
             child._stderr.on_line = partial(stderr_log.add, process.pid)
+            child._on_stray_output = on_stray_output
         try:
             await _run_uninterrupted(child._open_pipes())
             if launch is not None:
@@ -394,10 +397,14 @@ class ChildProcess:
 
     def _keep_stray_output(self, payload: bytes) -> None:
         """Keep text on stdout among the lines of stderr: it tells why a server does not answer."""
-        is_text = not payload[:_PEEKED_BYTES].lstrip().startswith((b"{", b"["))
-        if is_text and self._stray_lines < _MAX_STRAY_LINES:
+        if payload[:_PEEKED_BYTES].lstrip().startswith((b"{", b"[")):
+            return
+        line = payload[:MAX_STDERR_LINE_BYTES]
+        if self._stray_lines < _MAX_STRAY_LINES:
             self._stray_lines += 1
-            self._stderr.keep(b"stdout, not JSON-RPC: " + payload[:MAX_STDERR_LINE_BYTES])
+            self._stderr.keep(b"stdout, not JSON-RPC: " + line)
+        if self._on_stray_output is not None:
+            self._on_stray_output(line.decode("utf-8", "replace"))
 
     async def _find_end_reason(self) -> None:
         """Find out why stdout has ended: a child that exits has closed it a moment before."""

@@ -33,6 +33,7 @@ from trunkline.gateway.events import (
     SessionEvicted,
     SessionSharing,
     SkippedFeatures,
+    StrayOutput,
     UncheckedTool,
     brief_call,
     describe_event,
@@ -130,6 +131,10 @@ def event_line(event: GatewayEvent) -> LogLine:
         reasons = [clean_text(reason) for reason in event.reasons]
         fields = {"backend": event.backend, "reasons": reasons}
         return LogLine("warning", "features_skipped", text, fields)
+    if isinstance(event, StrayOutput):
+        sample = clean_text(event.sample)
+        fields = {"backend": event.backend, "sample": sample, "lines": event.lines}
+        return LogLine("warning", "stray_output", text, fields)
     if isinstance(event, SessionEvicted | SessionSharing):
         return _session_line(event, text)
     return _incident_line(event, text)
