@@ -103,8 +103,16 @@ outside/bubblewrap/.ready:
 	command -v bwrap || (cd outside/bubblewrap && apt-get download bubblewrap && dpkg -x bubblewrap_*.deb .)
 	touch $@
 
+# The same for `systemd-analyze`, and for the numbers of system calls. Nothing of systemd is started.
+outside/systemd/.ready:
+	mkdir -p outside/systemd
+	command -v systemd-analyze || (cd outside/systemd && apt-get download systemd libsystemd-shared libapparmor1 libip4tc2 libkmod2 libseccomp2 \
+		&& for package in *.deb; do dpkg -x $$package . || exit 1; done)
+	test -e /usr/include/x86_64-linux-gnu/asm/unistd_64.h || (cd outside/systemd && apt-get download linux-libc-dev && dpkg -x linux-libc-dev_*.deb .)
+	touch $@
+
 OUTSIDE := .venv-outside/.ready .venv-outside1/.ready .venv-servers/.ready .venv-frameworks/.ready \
-	.venv-frameworks1/.ready outside/node_modules/.package-lock.json outside/postgresql/.ready outside/bubblewrap/.ready .venv-release/.ready
+	.venv-frameworks1/.ready outside/node_modules/.package-lock.json outside/postgresql/.ready outside/bubblewrap/.ready outside/systemd/.ready .venv-release/.ready
 
 # Two workers on two cores; each file stays on one worker, because its tests share programs.
 test-outside:

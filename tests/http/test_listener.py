@@ -521,6 +521,20 @@ async def test_closing_ends_idle_connections_and_finishes_exchanges() -> None:
 
 
 @on_both_loops
+async def test_a_client_that_has_just_connected_may_send_its_request_while_closing() -> None:
+    limits = HttpLimits(first_request_grace=60)
+    async with serving(echo, limits) as listener, connected(listener) as client:
+        while listener.connections < 1:
+            await asyncio.sleep(0)
+        closing = asyncio.create_task(listener.aclose(60))
+        assert await is_stuck(closing)
+        client.get("/first")
+        assert (await client.answer()).body == b"/first"
+        assert await client.rest() == b""
+        await closing
+
+
+@on_both_loops
 async def test_closing_aborts_exchanges_after_the_grace_period() -> None:
     async with serving(handler := QueueingHandler()) as listener, connected(listener) as client:
         client.get()

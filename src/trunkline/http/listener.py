@@ -26,11 +26,14 @@ from trunkline.http.bodies import BodyCheck
 from trunkline.http.connection import ConnectionContext, HttpConnection
 from trunkline.http.exchange import ExchangeHandler, HttpRequest
 from trunkline.http.message import HttpLimits
+from trunkline.http.states import Activity
 from trunkline.jsonrpc import Incident, print_incident
 from trunkline.jsonrpc.errors import IncidentReporter
 from trunkline.write_coalescer import WriteCoalescer
 
 _DEFAULT_LIMITS = HttpLimits()
+
+_FIRST_REQUEST_POLL_INTERVAL = 0.01
 
 # How many connections the kernel queues until they are accepted.
 _LISTEN_BACKLOG = 1024
@@ -139,8 +142,9 @@ class HttpListener:
 
     async def aclose(self, timeout: float) -> None:
         """Stop accepting, and let running exchanges finish for up to `timeout` seconds."""
-        self._closing = True
         await self._stop_accepting()
+        await self._await_first_requests()
+        self._closing = True
         for connection in tuple(self._connections):
             connection.drain()
         try:
@@ -167,6 +171,19 @@ class HttpListener:
         await asyncio.sleep(0)
         for server in servers:
             server.close()
+        # uvloop accepts until now, and creates connections one turn later.
+        await asyncio.sleep(0)
+
+    async def _await_first_requests(self) -> None:
+        """Let clients that have connected send the request for which they did so."""
+        # Behind a socket of systemd, clients connect while one gateway replaces another.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._limits.first_request_grace):
+                while self._has_new_connections():  # noqa: ASYNC110
+                    await asyncio.sleep(_FIRST_REQUEST_POLL_INTERVAL)
+
+    def _has_new_connections(self) -> bool:
+        return any(each.state.activity is Activity.NEW for each in self._connections)
 
     def _make_connection(self) -> HttpConnection:
         return HttpConnection(self._context)

@@ -92,6 +92,8 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
     """How long to wait for each response after the client's EOF; most such clients have gone."""
     linger_timeout: float = 2.0
     """How long a rejected client may go on sending, so that it can read the reason."""
+    first_request_grace: float = 0.2
+    """How long clients that have just connected may still send a request when the server closes."""
 
     max_target: int = 8 * KIB
     max_head: int = 32 * KIB
