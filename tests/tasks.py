@@ -9,7 +9,7 @@ from typing import Any, ParamSpec
 
 import pytest
 
-HANG_TIMEOUT = 60.0
+HANG_TIMEOUT = 120.0
 """After how many seconds a test hangs: much longer than any test takes on a busy machine."""
 
 P = ParamSpec("P")
@@ -71,6 +71,11 @@ class LoopClock:
         await settle()
         self._now += seconds
         await settle()
+
+    async def advance_until(self, done: asyncio.Future[Any], step: float = 1.0) -> None:
+        """Let time pass in steps until a task has ended."""
+        while not done.done():
+            await self.advance(step)
 
     def skip_idle_time(self) -> None:
         """From now on, move to the next timer whenever all tasks wait.

@@ -18,7 +18,7 @@ from tests.gateway.conftest import no_delays
 from tests.gateway.servers import HeldAnswer, Server, make_gateway, tool
 from tests.gateway.stateless_callers import meta
 from tests.http_client import HOST, GatewaySite, site
-from tests.tasks import hang_guard
+from tests.tasks import LoopClock, hang_guard
 from trunkline.http.message import HttpLimits
 
 __all__ = ["no_delays"]
@@ -26,10 +26,10 @@ __all__ = ["no_delays"]
 STRICT = HttpLimits(
     head_timeout=0.2,
     body_timeout=0.3,
-    idle_timeout=5.0,  # a busy machine may pause the canary between two calls
+    idle_timeout=5.0,
     write_timeout=0.2,
     half_closed_timeout=0.05,
-    linger_timeout=1.0,  # nothing waits for it here, and a busy machine may be late
+    linger_timeout=1.0,
     max_body=64 * 1024,
     high_water_bytes=4096,
 )
@@ -181,13 +181,16 @@ async def test_a_hostile_client_is_cut_off_and_the_canary_never_notices(
         return {"content": [{"type": "text", "text": str(params["arguments"]["n"])}]}
 
     server.methods["tools/call"] = answer
+    clock = LoopClock()
     async with site(make_gateway(s=server), server, limits=STRICT) as here:
         answered = asyncio.Event()
         canary = asyncio.create_task(run_canary(here, answered))
         bads = [HostileClient(here.port, server, hold) for _ in range(3)]
         await asyncio.gather(*(hostile.connect() for hostile in bads))
         async with hang_guard():
-            await asyncio.gather(*(attack(hostile) for hostile in bads))
+            attacks = asyncio.gather(*(attack(hostile) for hostile in bads))
+            await clock.advance_until(attacks, step=STRICT.half_closed_timeout)
+            await attacks
             answered.clear()
             waiting = asyncio.create_task(answered.wait())
             await asyncio.wait({waiting, canary}, return_when=asyncio.FIRST_COMPLETED)

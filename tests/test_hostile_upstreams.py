@@ -129,7 +129,7 @@ async def hostile_upstream(
         # No circuit breaker: every single attack must reach the server.
         options: dict[str, Any] = {
             "timeout": timeout,
-            "start_timeout": 5.0,
+            "start_timeout": 60.0,
             "breaker_threshold": 0,
         }
         served.add_upstream(UpstreamSettings("hostile", "hostile", **options), connect)
@@ -340,7 +340,7 @@ async def test_a_call_with_a_malformed_response_fails_at_once(what: str, statele
     kind = "upstream_failed" if what in FAILED else "upstream_unavailable"
     reaction, reason = (FAILED | UNAVAILABLE)[what]
     fake = both_protocols(reaction)[stateless]
-    async with hostile_upstream(fake, timeout=4.5) as setup:
+    async with hostile_upstream(fake, timeout=60.0) as setup:
         error = await setup.error_data()
         assert says(error, kind, reason), error.message
         assert await setup.client.call("hostile__t") is not None
@@ -389,7 +389,7 @@ async def test_a_second_response_is_ignored(stateless: bool) -> None:
         await line.send(STREAM + b"".join(said) + event(failure(message.id, -1)) + END)
 
     fake = both_protocols(twice)[stateless]
-    async with hostile_upstream(fake, timeout=4.5) as setup:
+    async with hostile_upstream(fake, timeout=60.0) as setup:
         assert (await setup.client.call("hostile__t"))["n"] == 1
         assert text_of(await setup.client.call("hostile__t")) == "t ran"
 
@@ -403,7 +403,7 @@ async def test_an_unrequested_response_is_not_taken_for_the_next(stateless: bool
         await line.send(answer + forged)
 
     fake = both_protocols(more_than_asked)[stateless]
-    async with hostile_upstream(fake, timeout=4.5) as setup:
+    async with hostile_upstream(fake, timeout=60.0) as setup:
         assert "forged" not in await setup.client.call("hostile__t")
         assert text_of(await setup.client.call("hostile__t")) == "t ran"
 
@@ -442,7 +442,7 @@ async def test_all_attacks_at_once_do_no_more_harm_than_one() -> None:
 async def test_a_hostile_event_stream_does_no_harm(reaction: Reaction) -> None:
     fake = FakeSessionServer(tools=[tool("t")])
     fake.reactions["GET"] = reaction
-    async with hostile_upstream(fake, timeout=4.5, quiet=False) as setup:
+    async with hostile_upstream(fake, timeout=60.0, quiet=False) as setup:
         await fake.wait_for("GET")
         await setup.canary.check()
         assert text_of(await setup.client.call("hostile__t")) == "t ran"
@@ -464,7 +464,7 @@ async def test_a_hostile_subscription_stream_does_no_harm(reaction: Reaction) ->
     fake = FakeStatelessServer(tools=[tool("t")])
     fake.capabilities = {"tools": {"listChanged": True}}
     fake.reactions["subscriptions/listen"] = reaction
-    async with hostile_upstream(fake, timeout=4.5, quiet=False, limits=limits) as setup:
+    async with hostile_upstream(fake, timeout=60.0, quiet=False, limits=limits) as setup:
         await fake.wait_for("subscriptions/listen")
         await setup.canary.check()
         assert text_of(await setup.client.call("hostile__t")) == "t ran"

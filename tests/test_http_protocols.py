@@ -43,7 +43,7 @@ async def before(web: FakeSessionServer) -> AsyncGenerator[GatewaySite]:
         async def connect(listener: BackendListener) -> Backend:
             return await target.connect(ClientIdentity("s", made.remapper, listener, {}, {}))
 
-        made.add_upstream(UpstreamSettings("s", "s", timeout=5.0, start_timeout=5.0), connect)
+        made.add_upstream(UpstreamSettings("s", "s", timeout=60.0, start_timeout=60.0), connect)
         async with site(made) as here:
             yield here
             await made.registry.aclose()

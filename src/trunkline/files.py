@@ -23,7 +23,7 @@ from typing import Generic, TypeAlias, TypeVar
 if sys.platform != "win32":
     import fcntl
 
-LOCK_TIMEOUT = 2.0  # how long `file_lock` waits for another process, in seconds
+LOCK_TIMEOUT = 5.0  # how long `file_lock` waits for another process, in seconds
 
 _LOCK_RETRY_INTERVAL = 0.01
 

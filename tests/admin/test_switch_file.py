@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tasks import hang_guard
+from tests.tasks import HANG_TIMEOUT, hang_guard
 from trunkline import files
 from trunkline.admin.service import MAX_SWITCH_FILE_BYTES, SwitchFile
 from trunkline.routing.kill_switch import SWITCH_ALL, KillSwitch, SwitchKind
@@ -48,8 +48,10 @@ async def test_two_gateways_with_one_file_keep_each_others_changes(
     tmp_path: Path,
 ) -> None:
     some = [KillSwitch(SwitchKind.TOOL, f"t{number}") for number in range(8)]
+    gateways = [SwitchFile(tmp_path, CONFIG, lock_timeout=HANG_TIMEOUT) for _ in some]
     async with hang_guard():
-        await asyncio.gather(*(SwitchFile(tmp_path, CONFIG).save(each, True) for each in some))
+        saving = (file.save(each, True) for file, each in zip(gateways, some, strict=True))
+        await asyncio.gather(*saving)
     assert SwitchFile(tmp_path, CONFIG).load() == set(some)
 
 

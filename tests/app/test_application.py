@@ -85,11 +85,20 @@ def build_app(*tables: str, folder: Path, limits: AppLimits | None = None) -> Ap
 async def test_every_request_on_stdin_is_answered_and_the_end_of_stdin_stops_the_gateway(
     tmp_path: Path,
 ) -> None:
-    early = message("tools/list", id=0)
-    code, answers = await run_session(
-        tmp_path, early + HELLO + READY + b"\ngarbage\r\n" + LIST + message("ping", id=2).strip()
-    )
-    assert code == 0
+    process = await start(tmp_path, "--stdio")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    async with hang_guard():
+        # Closing waits 5 s for responses, so the servers are ready before stdin ends.
+        process.stdin.write(
+            message("tools/list", id=0) + HELLO + READY + message("tools/list", id=9)
+        )
+        out = b""
+        while b'"id":9' not in out:
+            out += await process.stdout.readline()
+        rest, _ = await process.communicate(b"\ngarbage\r\n" + LIST + message("ping", id=2).strip())
+    assert process.returncode == 0
+    answers: list[Any] = [json.loads(line) for line in (out + rest).splitlines()]
     assert {answer["jsonrpc"] for answer in answers} == {"2.0"}
     found = {answer["id"]: answer for answer in answers if "id" in answer}
     assert found[0]["error"]["code"] == -32002

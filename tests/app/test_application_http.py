@@ -15,7 +15,7 @@ from websockets.frames import CloseCode
 from tests.cli.samples import Answer, fetch, hello
 from tests.http.scripted_server import CERTIFICATE, KEY
 from tests.http.test_asgi import Server, body, http
-from tests.tasks import hang_guard, settle
+from tests.tasks import LoopClock, hang_guard, settle
 from trunkline import __version__
 from trunkline.app.application import DEFAULT_CONFIG, App
 from trunkline.app.build import AppLimits, ShutdownTimeouts, build_tls_context
@@ -131,16 +131,26 @@ async def test_a_call_that_does_not_end_is_cancelled_at_the_drain_timeout() -> N
 
 async def test_a_websocket_with_an_endless_call_is_closed_with_going_away() -> None:
     # The listener has to wait for the close timeout as well: `final_read` alone is too short.
-    gateway = GatewayLimits(close_timeout=0.5)
-    shutdown = ShutdownTimeouts(drain=0.05, final_read=0.4)
+    gateway = GatewayLimits(close_timeout=20.0)
+    shutdown = ShutdownTimeouts(drain=5.0, final_read=10.0)
     app = App(DEFAULT_CONFIG, limits=AppLimits(gateway, shutdown))
-    called = add_blocking_tool(app, asyncio.Event())
-    async with hang_guard():
+    called, clock, stopped = add_blocking_tool(app, asyncio.Event()), LoopClock(), asyncio.Event()
+
+    async def listen() -> None:
         async with app.listening(HERE):
-            client = await connect(app.origins[0].replace("http", "ws") + "/ws")
-            message = stateless_request("tools/call", name="gated__pass", arguments={})
-            await client.send(json.dumps(message))
-            await called.wait()
+            await stopped.wait()
+
+    async with hang_guard():
+        listening = asyncio.create_task(listen())
+        while not app.origins:
+            await asyncio.sleep(0)
+        client = await connect(app.origins[0].replace("http", "ws") + "/ws")
+        message = stateless_request("tools/call", name="gated__pass", arguments={})
+        await client.send(json.dumps(message))
+        await called.wait()
+        stopped.set()
+        await clock.advance_until(listening)
+        await listening
         await client.wait_closed()
         assert client.close_code == CloseCode.GOING_AWAY
         await app.aclose()

@@ -44,7 +44,10 @@ def status() -> GatewayStatus:
 COMMANDS: control.ControlCommands = {"snapshot": status}
 
 
-async def find_all(*folders: Path, limits: ControlLimits | None = None) -> list[RunningGateway]:
+PATIENT_LIMITS = ControlLimits(status_timeout=HANG_TIMEOUT)
+
+
+async def find_all(*folders: Path, limits: ControlLimits = PATIENT_LIMITS) -> list[RunningGateway]:
     """Return the running gateways; assert that every socket folder is safe."""
     unsafe: list[OSError] = []
     found = await find_gateways(folders, unsafe.append, limits)

@@ -4,7 +4,6 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from tests.backends.http_clients import SHORT_LIMITS
 from tests.backends.http_servers import (
@@ -14,10 +13,10 @@ from tests.backends.http_servers import (
     fails,
     rejects,
 )
-from tests.backends.test_connect_http import HEADERS, Chameleon, at, old
+from tests.backends.test_connect_http import HEADERS, Chameleon, at, let_probe_expire, old
 from tests.backends.test_stateless_server import Listener
 from tests.contexts import start_call
-from tests.tasks import stop, tidy
+from tests.tasks import HANG_TIMEOUT, LoopClock, stop, tidy
 from trunkline.backends.connect import HttpConnector
 from trunkline.backends.era_cache import EraCache, EraFile
 from trunkline.jsonrpc import ConnectionLost, RpcError
@@ -72,7 +71,7 @@ async def test_the_protocol_is_decided_after_access_is_granted(
     closed = old(rejects("401 Unauthorized", b"", b"www-authenticate: Bearer"))
     there = Chameleon(closed)
     async with at(there) as place:
-        store = EraFile(tmp_path)
+        store = EraFile(tmp_path, flush_timeout=HANG_TIMEOUT)
         cache = EraCache(store, "k")
         place.target = HttpConnector(place.url, HEADERS, "auto", cache, limits=SHORT_LIMITS)
         assert "HTTP 401" in await place.refusal()
@@ -89,14 +88,15 @@ async def test_the_protocol_is_decided_after_access_is_granted(
 
 @tidy
 async def test_a_silent_server_is_probed_again_after_a_restart(tmp_path: Path) -> None:
-    limits = replace(SHORT_LIMITS, http_probe_timeout=0.05)
-    web = old(BlockedReply())
+    clock, web = LoopClock(), old(BlockedReply())
     async with at(web) as place:
         for _ in range(2):
-            store = EraFile(tmp_path)
+            store = EraFile(tmp_path, flush_timeout=HANG_TIMEOUT)
             cache = EraCache(store, "k")
-            place.target = HttpConnector(place.url, HEADERS, "auto", cache, limits=limits)
-            assert await place.era() == "session"
+            place.target = HttpConnector(place.url, HEADERS, "auto", cache, limits=SHORT_LIMITS)
+            era = asyncio.create_task(place.era())
+            await let_probe_expire(web, clock)
+            assert await era == "session"
             assert await place.era() == "session"
             await store.aclose()
     assert web.methods.count("server/discover") == 2  # once for each gateway

@@ -11,7 +11,7 @@ import pytest
 
 from tests.backends.test_stateless_server import GATEWAY, Listener, until
 from tests.gateway.servers import tool
-from tests.tasks import LoopClock, hang_guard, stop, tidy
+from tests.tasks import HANG_TIMEOUT, LoopClock, hang_guard, stop, tidy
 from trunkline.backends.connect import ClientIdentity, ProtocolSetting, StdioConnector
 from trunkline.backends.era_cache import EraCache, EraFile, MemoryEraStore
 from trunkline.backends.limits import BackendLimits
@@ -149,7 +149,7 @@ async def running(
     timeouts: ProbeTimeouts = PATIENT_TIMEOUTS,
 ) -> AsyncGenerator[Place]:
     """Run a program behind a gateway, and check that nothing is left."""
-    file = None if folder is None else EraFile(folder)
+    file = None if folder is None else EraFile(folder, flush_timeout=HANG_TIMEOUT)
     store = MemoryEraStore() if file is None else file
     place = Place(script, wanted, EraCache(store, "k"), timeouts)
     async with hang_guard():

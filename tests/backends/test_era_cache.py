@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tasks import hang_guard
+from tests.tasks import HANG_TIMEOUT, hang_guard
 from trunkline.backends import era_cache as module
 from trunkline.backends.era_cache import (
     ERA_FILE,
@@ -39,7 +39,7 @@ LOCK = f".{ERA_FILE}.lock"
 @asynccontextmanager
 async def kept(folder: Path, **limits: Any) -> AsyncGenerator[EraFile]:
     """Yield a store, and write it at the end."""
-    store = EraFile(folder, **limits)
+    store = EraFile(folder, **{"flush_timeout": HANG_TIMEOUT, **limits})
     async with hang_guard():
         yield store
         await store.aclose()
@@ -114,7 +114,7 @@ async def test_several_gateways_share_one_file(tmp_path: Path) -> None:
 
 
 async def test_gateways_that_write_at_once_keep_each_others_entries(tmp_path: Path) -> None:
-    gateways = [EraFile(tmp_path) for _ in range(8)]
+    gateways = [EraFile(tmp_path, flush_timeout=HANG_TIMEOUT) for _ in range(8)]
     for number, each in enumerate(gateways):
         for key in range(5):
             each.put(f"{number}-{key}", OLD)

@@ -73,7 +73,7 @@ def front(url: str, wanted: ProtocolSetting) -> Gateway:
         who = {"name": "front", "version": "1"}
         return await target.connect(ClientIdentity("up", made.remapper, listener, QUESTIONS, who))
 
-    made.add_upstream(UpstreamSettings("up", "up", timeout=5.0), connect)
+    made.add_upstream(UpstreamSettings("up", "up", timeout=60.0), connect)
     return made
 
 

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from tests.backends.http_clients import SHORT_LIMITS, SHORT_STREAM_LIMITS
 from tests.backends.http_servers import (
@@ -30,7 +29,7 @@ from tests.backends.test_session_server import Recorder
 from tests.contexts import start_call
 from tests.gateway.servers import tool
 from tests.http.scripted_server import ScriptedConnection, scripted_server
-from tests.tasks import is_stuck, settle, stop, tidy
+from tests.tasks import LoopClock, is_stuck, settle, stop, tidy
 from trunkline.backends.limits import BackendLimits
 from trunkline.backends.server_connection import ServerConnection
 from trunkline.backends.session_server import SessionServer
@@ -221,16 +220,18 @@ async def test_a_new_session_does_not_depend_on_the_first_call_that_noticed() ->
 
 @tidy
 async def test_a_session_that_cannot_be_renewed_now_can_be_renewed_later() -> None:
-    limits = replace(SHORT_LIMITS, session_renewal_timeout=0.3)
-    web, listener = FakeSessionServer(), Recorder()
-    async with connected_backend(web, listener, limits) as (backend, link):
+    clock, web, listener = LoopClock(), FakeSessionServer(), Recorder()
+    async with connected_backend(web, listener) as (backend, link):
         web.sessions.clear()
         hang = BlockedReply()
         web.reactions["initialize"] = InSequence(rejects("503 Later"), hang, web.react)
         assert "could not be renewed: the server answered HTTP 503" in await loss(
             run(backend, listener)
         )
-        assert "it did not answer within 0.3 s" in await loss(run(backend, listener))
+        calling = asyncio.create_task(run(backend, listener))
+        await hang.started.wait()
+        await clock.advance(SHORT_LIMITS.session_renewal_timeout)
+        assert "it did not answer within 30 s" in await loss(calling)
         ended = asyncio.create_task(link.wait_ended())
         assert await is_stuck(ended)
         assert await run(backend, listener) == TEXT

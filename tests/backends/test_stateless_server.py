@@ -25,7 +25,7 @@ from tests.backends.test_session_server import Recorder
 from tests.contexts import call_of, start_call, without_token
 from tests.gateway.servers import Server, refuse, tool
 from tests.http.scripted_server import ScriptedConnection, scripted_server
-from tests.tasks import is_stuck, settle, stop, tidy
+from tests.tasks import LoopClock, is_stuck, settle, stop, tidy
 from trunkline.backends.limits import BackendLimits
 from trunkline.backends.server_connection import TransportServerConnection
 from trunkline.backends.stateless_server import StatelessServer
@@ -138,13 +138,16 @@ async def test_a_server_without_a_known_revision_is_refused(answer: Any) -> None
 
 @tidy
 async def test_a_server_without_an_initialize_result_is_left() -> None:
-    web, hold = FakeStatelessServer(), BlockedReply()
+    clock, web, hold = LoopClock(), FakeStatelessServer(), BlockedReply()
     web.reactions["server/discover"] = hold
     async with scripted_server(web.play) as server:
         backend = StatelessServer(Listener(), GATEWAY, over_http=True)
         client = HttpClient(server.url)
         link = StreamableHttpClient(client, "s", IdRemapper(), None, limits=SHORT_STREAM_LIMITS)
-        assert isinstance(await loss(backend.open(link, 0.2)), TimeoutError)
+        opening = asyncio.create_task(backend.open(link, 10.0))
+        await hold.started.wait()
+        await clock.advance(10.0)
+        assert isinstance(await loss(opening), TimeoutError)
         await hold.disconnected.wait()
 
 

@@ -30,7 +30,7 @@ from tests.backends.test_stateless_server import connected_backend as connected_
 from tests.contexts import start_call
 from tests.gateway.servers import tool
 from tests.http.scripted_server import ScriptedConnection
-from tests.tasks import settle, stop, tidy
+from tests.tasks import LoopClock, settle, stop, tidy
 from trunkline.backends.limits import BackendLimits
 from trunkline.backends.stateless_server import StatelessServer
 
@@ -201,13 +201,14 @@ async def test_a_method_not_found_error_ends_the_resubscribing() -> None:
 
 @tidy
 async def test_subscribing_renews_a_lost_subscription() -> None:
-    limits = replace(LIMITS, relisten_delay=0.3, max_relisten_delay=0.3)
-    web, listener = listening(), Listener()
+    limits = replace(LIMITS, relisten_delay=10.0, max_relisten_delay=10.0)
+    clock, web, listener = LoopClock(), listening(), Listener()
     async with connected_backend(web, listener, limits) as backend:
         await until(lambda: web.listening)
         web.listening[-1].reset()
         await until(lambda: not web.listening)
         await backend.subscribe("a:b")
+        await clock.advance(limits.relisten_delay)
         assert {await listener.changed.get() for _ in range(2)} == {"tools", "resources"}
         assert len(web.received_for(LISTEN)) == 2
         assert len(web.listening) == 1

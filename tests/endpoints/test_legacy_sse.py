@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 
 import pytest
 
-from tests.tasks import is_stuck, settle, stop, tidy
+from tests.tasks import LoopClock, is_stuck, settle, stop, tidy
 from trunkline.endpoints.legacy_sse import SseEndpoint, SseLimits
 from trunkline.http.bodies import BodyBudget
 from trunkline.http.exchange import (
@@ -342,11 +342,11 @@ async def test_a_stream_is_pinged() -> None:
 
 @tidy
 async def test_a_slow_client_gets_one_ping_at_a_time() -> None:
-    transport, exchange, _ = await enter(SseEndpoint(), keep_alive=0.001)
+    clock = LoopClock()
+    transport, exchange, _ = await enter(SseEndpoint(), keep_alive=15.0)
     exchange.room.clear()
-    later = asyncio.Event()
-    asyncio.get_running_loop().call_later(0.02, later.set)
-    await later.wait()
+    for _ in range(3):
+        await clock.advance(15.0)
     assert exchange.pieces[1:] == [PING_COMMENT]
     await transport.aclose()
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.tasks import HANG_TIMEOUT
 from trunkline.gateway import listing_files as module
 from trunkline.gateway.listing_files import LISTINGS_FOLDER, ListingFiles
 from trunkline.gateway.stores import StoredListing
@@ -26,7 +27,7 @@ LISTING = StoredListing((FEATURE,), CacheHints(5, True), {"sampling": (FEATURE, 
 @asynccontextmanager
 async def written(folder: Path, **limits: Any) -> AsyncGenerator[ListingFiles]:
     """Yield a store, and write it at the end."""
-    store = ListingFiles(folder, **limits)
+    store = ListingFiles(folder, **{"flush_timeout": HANG_TIMEOUT, **limits})
     yield store
     await store.aclose()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.tasks import is_stuck, settle, stop, tidy
+from tests.tasks import HANG_TIMEOUT, is_stuck, settle, stop, tidy
 from trunkline.http.address import TrustedProxies
 from trunkline.http.asgi import AsgiApp, AsgiLimits, AsgiMessage
 from trunkline.http.bodies import BodyBudget, BodyDecision, text_response
@@ -15,6 +15,7 @@ from trunkline.http.exchange import HttpExchange, HttpRequest, RequestHead
 from trunkline.jsonrpc import ConnectionLost
 
 GONE = {"type": "http.disconnect"}
+SMALL_BODIES = AsgiLimits(max_body=10, linger_timeout=HANG_TIMEOUT)
 
 
 class Server:
@@ -244,7 +245,7 @@ async def test_a_body_is_rejected_by_its_length_before_it_is_read(
     headers: list[tuple[bytes, bytes]], status: int
 ) -> None:
     handler, server = QueueingHandler(), Server()
-    call = server.start(AsgiApp(handler, limits=AsgiLimits(max_body=10)), http(headers))
+    call = server.start(AsgiApp(handler, limits=SMALL_BODIES), http(headers))
     assert await is_stuck(call)
     assert server.kinds == ["start", "body"]
     assert server.got[0]["status"] == status
@@ -260,7 +261,10 @@ async def test_a_body_that_grows_too_long_is_rejected() -> None:
         QueueingHandler(),
         Server(body(b"x" * 6, more=True), body(b"x" * 5, more=True)),
     )
-    call = server.start(AsgiApp(handler, limits=AsgiLimits(max_body=10)), http(http_version="2"))
+    call = server.start(
+        AsgiApp(handler, limits=SMALL_BODIES),
+        http(http_version="2"),
+    )
     assert await is_stuck(call)
     assert server.got[0]["status"] == 413
     assert b"connection" not in dict(server.got[0]["headers"])
@@ -283,14 +287,18 @@ async def test_a_rejected_body_that_never_ends_is_cut_off() -> None:
 async def test_a_client_may_disconnect_while_it_is_rejected() -> None:
     server = Server(body(b"x" * 11, more=True))
     server.broken = OSError("gone")
-    await server.call(AsgiApp(QueueingHandler(), limits=AsgiLimits(max_body=10)), http())
+    await server.call(
+        AsgiApp(QueueingHandler(), limits=SMALL_BODIES),
+        http(),
+    )
 
 
 @tidy
 async def test_a_body_may_be_as_long_as_allowed() -> None:
     server = Server(body(b"x" * 10))
     await server.call(
-        AsgiApp(greet, limits=AsgiLimits(max_body=10)), http([(b"content-length", b"10")])
+        AsgiApp(greet, limits=SMALL_BODIES),
+        http([(b"content-length", b"10")]),
     )
     assert server.got[0]["status"] == 200
 

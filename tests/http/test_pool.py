@@ -169,7 +169,7 @@ async def test_without_connections_there_is_no_timer(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("begin", [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nx"])
 @on_both_loops
 async def test_a_server_that_stalls_times_out(begin: bytes) -> None:
-    limits = ClientLimits(head_timeout=0.02, idle_timeout=0.03)
+    limits = ClientLimits(idle_timeout=0.03) if begin else ClientLimits(head_timeout=0.02)
     async with scripted_server(answers(begin)) as server, pool_for(server, limits) as pool:
         response = await ask(await pool.acquire())
         reason = "no more of the body within 0.03 s" if begin else "no response within 0.02 s"
@@ -207,9 +207,9 @@ async def test_requests_over_the_limit_get_the_next_idle_connection_in_order() -
 
 @on_both_loops
 async def test_waiting_too_long_for_a_connection_is_an_error() -> None:
-    limits = ClientLimits(max_connections=1, connect_timeout=0.2)  # long enough on a busy machine
-    async with scripted_server(idle) as server, pool_for(server, limits) as pool:
+    async with scripted_server(idle) as server, pool_for(server, ONE) as pool:
         connection = await pool.acquire()
+        vars(pool)["_limits"] = ClientLimits(max_connections=1, connect_timeout=0.2)
         expected = "no free connection within 0.2 s, all 1 are in use"
         assert await refusal(pool) == f"{server.name}: {expected}"
         await ask(connection)

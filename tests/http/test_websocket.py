@@ -12,7 +12,7 @@ from websockets.client import ClientProtocol
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 
-from tests.tasks import hang_guard, is_stuck, settle, stop, tidy
+from tests.tasks import LoopClock, hang_guard, is_stuck, settle, stop, tidy
 from trunkline.http.websocket import (
     WebSocketLimits,
     WebSocketTransport,
@@ -344,21 +344,20 @@ async def test_a_silent_client_that_does_not_read_is_disconnected() -> None:
 
 @tidy
 async def test_a_lost_connection_is_not_pinged() -> None:
-    wire = Wire()
-    transport = channel_on(wire, WebSocketLimits(ping_interval=0.01))
+    wire, clock = Wire(), LoopClock()
+    transport = channel_on(wire)
     receiving = asyncio.create_task(transport.receive())
     await settle()
     wire.closed = 1  # without waking the receiver
+    await clock.advance(WebSocketLimits().ping_interval)
     assert await receiving is None
 
 
 @tidy
 async def test_a_client_is_not_pinged_without_a_receiver() -> None:
-    wire = Wire()
-    transport = channel_on(wire, HASTY)
-    late = asyncio.Event()
-    asyncio.get_running_loop().call_later(0.05, late.set)
-    await late.wait()
+    wire, clock = Wire(), LoopClock()
+    transport = channel_on(wire)
+    await clock.advance(3600.0)
     wire.put(text(b"1"))
     assert await transport.receive() == b"1"
     assert wire.frames() == []

@@ -75,7 +75,7 @@ class ControlLimits(Struct, frozen=True):
     """The fixed limits of control sockets."""
 
     # Seconds that a gateway has to report its status.
-    status_timeout: float = 2.0
+    status_timeout: float = 5.0
     # Further connections are closed.
     max_connections: int = 64
     # The same, for connections that are refused: they must not displace others.
