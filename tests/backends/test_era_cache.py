@@ -39,7 +39,7 @@ LOCK = f".{ERA_FILE}.lock"
 @asynccontextmanager
 async def kept(folder: Path, **limits: Any) -> AsyncGenerator[EraFile]:
     """Yield a store, and write it at the end."""
-    store = EraFile(folder, **{"flush_timeout": HANG_TIMEOUT, **limits})
+    store = EraFile(folder, flush_timeout=HANG_TIMEOUT, **limits)
     async with hang_guard():
         yield store
         await store.aclose()

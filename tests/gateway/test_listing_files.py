@@ -27,7 +27,7 @@ LISTING = StoredListing((FEATURE,), CacheHints(5, True), {"sampling": (FEATURE, 
 @asynccontextmanager
 async def written(folder: Path, **limits: Any) -> AsyncGenerator[ListingFiles]:
     """Yield a store, and write it at the end."""
-    store = ListingFiles(folder, **{"flush_timeout": HANG_TIMEOUT, **limits})
+    store = ListingFiles(folder, flush_timeout=HANG_TIMEOUT, **limits)
     yield store
     await store.aclose()
 

@@ -271,8 +271,9 @@ async def test_an_idempotent_request_is_not_retried_after_a_timeout() -> None:
         asking = asyncio.create_task(loss(post(client, idempotent=True)))
         while len(server.requests) < 2:
             await asyncio.sleep(0)
-        (connection,) = vars(vars(client)["_pool"])["_connections"]
-        connection.expire()
+        pool: Any = client
+        for connection in pool._pool._connections:
+            connection.expire()
         assert await asking == f"{server.name}: no response within 30 s"
         assert len(server.requests) == 2
 
