@@ -59,14 +59,6 @@ class MetaObject(msgspec.Struct, eq=False):
         self.last_removal = keys, remainder
         return remainder
 
-    def with_progress_token(self, token: int) -> "MetaObject":
-        """Return a copy with this progress token."""
-        members = {**self.members, PROGRESS_TOKEN_KEY: Raw(b"%d" % token)}
-        if not self.members or self.raw is None or PROGRESS_TOKEN_KEY in self.members:
-            return make_meta(members)
-        # Spliced: every call to a stateless server has an envelope, which takes longer to encode.
-        return MetaObject(Raw(b'{"progressToken":%d,%b' % (token, bytes(self.raw)[1:])), members)
-
     @property
     def is_cacheable(self) -> bool:
         """Whether it is small enough to be cached."""
@@ -250,12 +242,19 @@ class Params:
     def put_progress_token(self, token: int) -> None:
         """Set the progress token."""
         call_params = self._call_params
-        if call_params is not None and call_params.meta is _ABSENT:
-            # Most calls: without reading and writing a `_meta`.
+        if call_params is None:
+            self.put_meta(PROGRESS_TOKEN_KEY, token)
+            return
+        # Every call gets a token: `_meta` is not encoded anew, and only read again if it is needed.
+        if call_params.meta is _ABSENT:
             call_params.meta = Raw(b'{"progressToken":%d}' % token)
-            self._meta_object, self._raw, self.has_only_name_and_arguments = None, None, False
+        elif (members := self.meta_object.members) and PROGRESS_TOKEN_KEY not in members:
+            rest = bytes(call_params.meta)[1:]
+            call_params.meta = Raw(b'{"progressToken":%d,%b' % (token, rest))
         else:
-            self.set_meta(self.meta_object.with_progress_token(token))
+            self.put_meta(PROGRESS_TOKEN_KEY, token)
+            return
+        self._meta_object, self._raw, self.has_only_name_and_arguments = None, None, False
 
     def drop_meta(self, keys: frozenset[str]) -> None:
         """Remove members of `_meta`."""
