@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from trunkline.jsonrpc import Raw, RpcError, to_raw
 from trunkline.mcp.errors import HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION
+from trunkline.mcp.features import Feature, FeatureKind
 from trunkline.mcp.http_headers import (
+    MAX_HEADER_NOTES,
     MAX_HEADER_PARAM_DEPTH,
     HeaderCheck,
     HeaderParam,
@@ -20,6 +22,7 @@ from trunkline.mcp.http_headers import (
     check_request_headers,
     decode_header_value,
     encode_header_value,
+    header_notes,
     header_params,
     reject_repeated_headers,
     request_headers,
@@ -308,6 +311,18 @@ def test_a_tool_with_an_invalid_header_param_is_rejected(schema: object, reason:
     with pytest.raises(ValueError, match=r"^expected ") as caught:
         header_params(tool(schema))
     assert reason in str(caught.value)
+
+
+def test_a_note_names_each_tool_with_an_invalid_header_param_up_to_a_limit() -> None:
+    good, bad = tool(properties(a=marked())), tool(properties(a=marked("array")))
+    features = [
+        Feature(FeatureKind.TOOL, "good", good),
+        Feature(FeatureKind.PROMPT, "prompt", bad),
+        *(Feature(FeatureKind.TOOL, f"bad{n}", bad) for n in range(MAX_HEADER_NOTES + 1)),
+    ]
+    notes = header_notes(features)
+    assert len(notes) == MAX_HEADER_NOTES
+    assert notes[0].startswith("tools: 'bad0' for stateless clients: expected ")
 
 
 @pytest.mark.parametrize(
