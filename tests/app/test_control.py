@@ -335,3 +335,18 @@ def test_a_status_of_an_older_version_can_be_read() -> None:
     fields = msgspec.to_builtins(status())
     del fields["http"], fields["http_sessions"]
     assert msgspec.convert(fields, GatewayStatus) == status()
+
+
+def test_the_urls_of_a_status_are_those_that_clients_can_connect_to() -> None:
+    http = HttpSettings(path="/m")
+    assert control.mcp_urls((), http) == ()
+    assert control.mcp_urls(("https://0.0.0.0:1", "https://[::1]:1"), http) == (
+        "https://127.0.0.1:1/m",
+        "https://[::1]:1/m",
+    )
+    public = HttpSettings(path="/m", public_url="https://gw.example/tools/")
+    assert control.mcp_urls(("http://[::]:1",), public) == (
+        "https://gw.example/tools/m",
+        "http://[::1]:1/m",
+    )
+    assert control.mcp_urls((), public) == ()  # not served

@@ -164,7 +164,8 @@ CLIENTS = {
 def settings_path(client: ClientApp) -> Path:
     """Return the settings file of a client for this user."""
     paths = settings_paths_on(sys.platform, client, Path.home(), os.environ)
-    return next((path for path in paths if path.exists()), paths[0])
+    # Not Path.exists, which raises for folders that may not be entered.
+    return next((path for path in paths if os.path.exists(path)), paths[0])  # noqa: PTH110
 
 
 def settings_paths_on(
