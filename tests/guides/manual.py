@@ -72,7 +72,7 @@ SYSTEMD = NotRun("it needs systemd, and root")
 UNIT = NotRun("a part of a unit of systemd")
 
 
-def follow(reader: Reader, page: str, step: Step, block: Block) -> None:
+def follow(reader: Reader, step: Step, block: Block) -> None:
     match step:
         case Run(lines):
             run_block(reader, block, lines)
@@ -238,6 +238,7 @@ PAGES: dict[str, Sequence[Step]] = {
         Shows(),
     ],
     "docs/guides/gateway.md": [
+        Write(),
         NotRun("tests/conversations/server_crash.txt has this error"),
         NotRun("tests/gateway/test_circuit_breaker.py has this error"),
         PYTHON,

@@ -36,6 +36,7 @@ VARIES = [
     (r"tlk_[\w-]+", "tlk_…"),
     (r"\b[0-9a-f]{64}\b", "DIGEST"),
     (r"\b\d+ records\b", "N records"),
+    (r"(?<=the running gateway )\d+", "PID"),
     (r"^\d\.\d+(?= )", "SCORE"),
     (r"\bhome:\d+", "home:PID"),
     (r" +", " "),

@@ -22,7 +22,7 @@ from msgspec import Struct
 from trunkline.app.application import DEFAULT_CONFIG
 from trunkline.app.control import find_gateways, socket_folders
 from trunkline.audit.redaction import redact_text, redact_uri
-from trunkline.cli.gateways import reload_config
+from trunkline.cli.gateways import print_gateways_without_config, reload_config
 from trunkline.cli.locations import locate_config
 from trunkline.cli.output import (
     EXIT_FAILURE,
@@ -116,9 +116,12 @@ def run_add(
         if not force:
             fail(EXIT_FAILURE, reason, f"{server.name} was not added; --force adds it anyway")
         print_message(f"trunkline: {reason}")
+    is_first = not path.exists()
     _change(path, add)
     print_lines(f"added {server.name} to {path.absolute()}")
     reload_config(path)
+    if is_first:
+        print_gateways_without_config()
 
 
 def run_remove(name: str, option: Path | None, *, dry_run: bool) -> None:

@@ -226,6 +226,14 @@ def reload_config(path: Path) -> None:
         print_lines(f"the running gateway {each.pid}: {changed}")
 
 
+def print_gateways_without_config() -> None:
+    """Name the running gateways with the embedded default, which a new file does not reach."""
+    for each in asyncio.run(list_gateways(socket_folders(os.environ))):
+        if each.status is not None and each.status.config is None:
+            fix = "restart it to use this one"
+            print_message(f"the running gateway {each.pid} has no configuration file; {fix}")
+
+
 async def reload_all(
     folders: Iterable[Path],
     pid: int | None = None,
