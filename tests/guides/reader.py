@@ -14,6 +14,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import tomllib
@@ -42,6 +43,18 @@ VARIES = [
     (r" +", " "),
 ]
 """What differs from run to run, and what the comparison sees in its place."""
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from trunkline.app import control
+from trunkline.cli import main
+control.FALLBACK_FOLDER = Path("{folder}")
+control.SERVICE_FOLDERS = ()
+sys.exit(main())
+"""
+"""The command, which also looks for gateways in folders that all programs of a user share."""
 
 
 class Block(NamedTuple):
@@ -199,9 +212,12 @@ class Reader:
         self.home, self.work, self.data = folder / "home", folder / "work", folder / "data"
         self.gateway: Gateway | None = None
         self.printed: list[Printed] = []
-        for each in (self.home, self.work, self.data, folder / "run"):
+        for each in (self.home, self.work, self.data, folder / "run", folder / "bin"):
             each.mkdir(mode=0o700)
-        path = [*map(str, programs), "/usr/local/bin", "/usr/bin", "/bin"]
+        trunkline = folder / "bin" / "trunkline"
+        trunkline.write_text(f"#!{sys.executable}\n{PROGRAM.format(folder=folder / 'run')}")
+        trunkline.chmod(0o755)
+        path = [str(folder / "bin"), *map(str, programs), "/usr/local/bin", "/usr/bin", "/bin"]
         self.environ = environ | {
             "HOME": str(self.home),
             "PATH": os.pathsep.join(path),
