@@ -140,6 +140,19 @@ def test_the_event_loop_keeps_the_watchdog_content_until_the_end(
         systemd.stop(process)
 
 
+def test_if_the_watchdog_ends_the_gateway_it_shows_where_it_was(
+    systemd: FakeSystemd, tmp_path: Path
+) -> None:
+    file = config(tmp_path, HTTP, OPERATOR)
+    with systemd.started(["--config", file], watchdog=60) as process:
+        systemd.receive_until("WATCHDOG")
+        process.send_signal(signal.SIGABRT)
+        _, err = process.communicate(timeout=RECEIVE_TIMEOUT)
+    assert process.returncode == -signal.SIGABRT
+    assert "most recent call first" in err
+    assert "in run_event_loop" in err
+
+
 def test_inherited_sockets_are_served_and_replace_the_configured_address(
     systemd: FakeSystemd, tmp_path: Path
 ) -> None:
