@@ -1,4 +1,4 @@
-# Every target installs what it needs; python3, pip, make and git must be there.
+# Every target installs what it needs; python3, pip, make and git must be there, for `test` curl and openssl.
 #   make serve    run Trunkline with its default configuration   make test     the tests
 #   make check    formatting, lint, types, imports, style, docs  make bench    comparisons, stored; a soak test
 #   make fuzz     fuzz the parsers, a minute each              make docs     build the manual in site/
@@ -63,6 +63,8 @@ serve: $(VENV)/.test
 # style tests.
 PURE := tests/jsonrpc tests/mcp tests/routing tests/search
 STYLE := tests/test_style.py tests/test_requirements.py
+# The programs that these tests start have stores of their own.
+PROGRAMS := tests/guides
 PYTEST = $(BIN)/python -m pytest -p no:cacheprovider
 
 test: $(VENV)/.test
@@ -80,8 +82,8 @@ test-doing: $(VENV)/.test
 	$(PYTEST) -n 3 --no-cov $(ARGS) tests $(PURE:%=--ignore=%) $(STYLE:%=--ignore=%)
 
 test-stores: $(VENV)/.test
-	$(PYTEST) -n 3 --no-cov --stores=bytes $(ARGS) tests $(STYLE:%=--ignore=%)
-	$(PYTEST) -n 3 --no-cov --stores=later $(ARGS) tests $(STYLE:%=--ignore=%)
+	$(PYTEST) -n 3 --no-cov --stores=bytes $(ARGS) tests $(STYLE:%=--ignore=%) $(PROGRAMS:%=--ignore=%)
+	$(PYTEST) -n 3 --no-cov --stores=later $(ARGS) tests $(STYLE:%=--ignore=%) $(PROGRAMS:%=--ignore=%)
 
 # npm packages have their own lock; without node and npm this fails. The lock contains a newer Node,
 # which the Inspector needs.
