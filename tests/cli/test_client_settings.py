@@ -169,7 +169,7 @@ def test_toml_settings_are_edited_too(home: Path, tmp_path: Path) -> None:
         home, written.replace("url =", "startup_timeout_sec = 20\nurl ="), ".codex/config.toml"
     )
     result = run("client-config", "codex", "--config", gateway, "--write", "--stdio")
-    assert result.stdout.startswith(f"updated trunkline in {file}\n")
+    assert result.stdout.startswith(f"updated trunkline in {file}\nit was: {URL}\nbackup: ")
     entry = tomllib.loads(file.read_text())["mcp_servers"]["trunkline"]
     assert (entry["startup_timeout_sec"], entry["env_vars"]) == (20, ["TRUNKLINE_TOKEN"])
     assert "url" not in entry

@@ -1,5 +1,6 @@
 """Editing the servers of a `trunkline.toml` in its text."""
 
+import datetime
 import tomllib
 
 import pytest
@@ -147,3 +148,15 @@ def test_a_broken_file_is_refused() -> None:
         add_server("[servers", "a", {})
     with pytest.raises(EditError):
         add_server("servers = 1", "a", {})
+
+
+def test_servers_of_a_client_are_below_another_key() -> None:
+    text = "# mine\n[mcp_servers.a]\ncommand = 'a'\n\n[tui]\nx = 1\n"
+    added = add_server(text, "b", {"url": "u", "tools": {"t": {"ask": True}}}, "mcp_servers")
+    new = '[mcp_servers.b]\nurl = "u"\n\n[mcp_servers.b.tools]\nt = { ask = true }\n\n'
+    assert added == text.replace("[tui]", f"{new}[tui]")
+    assert remove_server(added, "b", "mcp_servers") == text
+    with pytest.raises(EditError, match="there is no server 'x'; servers in the file: a"):
+        remove_server(text, "x", "mcp_servers")
+    with pytest.raises(EditError, match="edit the file by hand"):
+        add_server(text, "b", {"at": datetime.date(2026, 1, 1)}, "mcp_servers")

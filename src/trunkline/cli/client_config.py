@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import msgspec
 from msgspec import Struct
 
+from trunkline.audit.redaction import redact_text, redact_uri
 from trunkline.cli.client_apps import CLIENTS, ENTRY_NAME, ClientApp, serve_command, settings_path
 from trunkline.cli.client_settings import (
     OldEntry,
@@ -164,7 +165,9 @@ def _old_entries_in(client: ClientApp, path: Path, gateway: RawConfig | None) ->
 def _other_files(client: ClientApp, path: Path) -> list[Path]:
     """Return other settings files of a client, such as those of the project."""
     files = find_client_files(Path.home(), os.environ, sys.platform, Path.cwd())
-    return [each.path for each in files if each.client == client.title and each.path != path]
+    own = os.path.realpath(path)
+    paths = [each.path for each in files if each.client == client.title]
+    return [each for each in paths if os.path.realpath(each) != own]
 
 
 def find_replaced_servers(gateway: RawConfig) -> dict[str, list[str]]:
@@ -200,7 +203,8 @@ def _change_settings(
             for line in masked_diff(settings, text):
                 print_lines(line)
         elif text != settings.text:
-            _print_change(settings, before, old, write_settings(settings, text))
+            backup = write_settings(settings, text)
+            _print_change(settings, entry, old, backup)
         if text == settings.text:
             print_lines(f"{target} is up to date")
     except ConfigErrors as error:
@@ -215,15 +219,26 @@ def _change_settings(
 
 
 def _print_change(
-    settings: Settings, before: Table, old: list[OldEntry], backup: Path | None
+    settings: Settings, entry: Table, old: list[OldEntry], backup: Path | None
 ) -> None:
-    verb = "updated" if before else "added"
-    print_lines(f"{verb} {ENTRY_NAME} in {settings.path}")
+    before = settings.entry()
+    print_lines(f"{'updated' if before else 'added'} {ENTRY_NAME} in {settings.path}")
+    if before and (target := _target(before)) != _target(entry):
+        print_lines(f"it was: {target}")
     for each in old:
         print_lines(f"removed {each.name}: {each.reason}")
     if backup is not None:
         print_lines(f"backup: {backup}; to undo, copy it back")
     print_message(f"Restart {settings.client.title}.")
+
+
+def _target(entry: Table) -> str:
+    """Return the URL or the command of an entry, without secrets."""
+    for key in ("url", "serverUrl", "httpUrl"):
+        if key in entry:
+            return redact_uri(str(entry[key]))
+    words = [entry.get("command", ""), *(entry.get("args") or ())]
+    return redact_text(" ".join(map(str, words)))
 
 
 def _fail_to_write(path: Path, error: OSError | RuntimeError) -> NoReturn:

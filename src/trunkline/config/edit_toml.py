@@ -41,7 +41,10 @@ def add_server(text: str, name: str, table: Table, root: str = "servers") -> str
         servers[name] = table
 
     def edit(text: str) -> Iterable[str]:
-        lines = "\n".join(write_server(name, table, root)) + "\n"
+        try:
+            lines = "\n".join(write_server(name, table, root)) + "\n"
+        except TypeError:  # a date, which no server has
+            return
         own = [each for each in _statements(text) if each.path[0] == root]
         for at in (*([_end_of_block(text, own[-1].end)] if own else ()), len(text)):
             before = text[:at] if text[:at].endswith("\n") or not at else text[:at] + "\n"
