@@ -272,6 +272,18 @@ def test_with_auth_the_entry_has_a_token(
     assert "`trunkline key add NAME --role ROLE` creates a key" in result.stderr
 
 
+def test_with_tokens_only_the_help_names_no_keys(tmp_path: Path) -> None:
+    jwt = '[auth.jwt]\nsecret_env = "SECRET"\n[http]\nlisten = "127.0.0.1:8080"\n'
+    result = run("client-config", "cursor", "--config", config(tmp_path, jwt))
+    assert "`trunkline token mint`, or your issuer, creates a token" in result.stderr
+    assert "key add" not in result.stderr
+
+
+def test_the_help_names_every_client() -> None:
+    words = run("client-config", "--help").stdout.replace(",", " ").replace(".", " ").split()
+    assert [name for name in CLIENTS if name not in words] == []
+
+
 def test_the_url_is_one_that_clients_can_reach(tmp_path: Path) -> None:
     resource = AUTH + 'resource = "https://gateway.example/mcp"\n'
     public = 'public_url = "https://public.example/tools/"\npath = "/m"'

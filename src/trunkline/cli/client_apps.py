@@ -92,10 +92,11 @@ class ClientApp(NamedTuple):
         settings = {**inputs, self.member: {ENTRY_NAME: entry}}
         return json.dumps(settings, indent=2, ensure_ascii=False)
 
-    @property
-    def token_help(self) -> str:
-        """What the user does about the token in the settings."""
-        create = "`trunkline key add NAME --role ROLE` creates a key"
+    def token_help(self, *, has_keys: bool) -> str:
+        """Return what the user does about the token in the settings."""
+        create = "`trunkline token mint`, or your issuer, creates a token"
+        if has_keys:
+            create = "`trunkline key add NAME --role ROLE` creates a key"
         if self.token == PASTED_TOKEN:
             return f"Replace {PASTED_TOKEN} by a token or key; {create}."
         if self.token == _INPUT_TOKEN:

@@ -67,7 +67,8 @@ def run_client_config(name: str, option: Path | None, options: ClientConfigOptio
     gateway = _read_gateway(locate_config(option, os.environ, Path.cwd()))
     tables = {} if gateway is None else gateway.tables
     url = _chosen_url(client, tables, options)
-    has_auth = bool(auth_modes(get_table(tables, "auth")))
+    modes = auth_modes(get_table(tables, "auth"))
+    has_auth = bool(modes)
     if url is not None:
         entry = client.url_entry(url, has_auth=has_auth)
     else:
@@ -88,7 +89,7 @@ def run_client_config(name: str, option: Path | None, options: ClientConfigOptio
             f"`trunkline serve` must be running at {url}; with --stdio, the client starts it."
         )
     if has_auth and client.token in json.dumps(entry):
-        print_message(client.token_help)
+        print_message(client.token_help(has_keys="api_key" in modes))
 
 
 def _find_client(name: str, options: ClientConfigOptions) -> ClientApp:

@@ -323,7 +323,12 @@ def revive(
 @program.command("client-config")
 def client_config(
     client: Annotated[
-        str, typer.Argument(metavar="CLIENT", help="The client, such as claude-desktop or cursor.")
+        str,
+        typer.Argument(
+            metavar="CLIENT",
+            help="One of: claude-desktop, claude-code, cursor, vscode, windsurf, zed, codex, "
+            "gemini-cli, cline, roo-code.",
+        ),
     ],
     config: ConfigOption = None,
     *,

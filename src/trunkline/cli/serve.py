@@ -303,8 +303,8 @@ async def terminal_help(app: App, config: Config) -> list[str]:
         "",
         f"Clients start it themselves; for {client.title} put this into {settings_path(client)}",
         f"(for {_other_clients(client)}: `trunkline client-config CLIENT`):",
-        *([client.token_help] if (has_auth := _has_auth(config)) else []),
-        client.format_entry(client.command_entry(serve_command(path), has_auth=has_auth)),
+        *_token_help(client, config),
+        client.format_entry(client.command_entry(serve_command(path), has_auth=_has_auth(config))),
         *await replaced_lines(config),
     ]
 
@@ -324,17 +324,24 @@ def _has_auth(config: Config) -> bool:
     return config.auth is not None and config.auth.is_required
 
 
+def _token_help(client: ClientApp, config: Config) -> list[str]:
+    """Return the line about the token that clients need, if they need one."""
+    if config.auth is None or not config.auth.is_required:
+        return []
+    return [client.token_help(has_keys=config.auth.api_keys is not None)]
+
+
 def http_client_help(origin: str, http: HttpSettings, config: Config) -> list[str]:
     """Return help for connecting a client to the gateway that listens at an origin."""
     from trunkline.cli.client_config import client_url  # noqa: PLC0415  only for terminals
 
-    client, has_auth = CLIENTS["cursor"], _has_auth(config)
+    client = CLIENTS["cursor"]
     url = client_url(origin, http, None if config.auth is None else config.auth.resource)
     return [
         f"It serves until Ctrl-C ends it. For {client.title} put this into {settings_path(client)}",
         f"(for {_other_clients(client)}: `trunkline client-config CLIENT --http {url}`):",
-        *([client.token_help] if has_auth else []),
-        client.format_entry(client.url_entry(url, has_auth=has_auth)),
+        *_token_help(client, config),
+        client.format_entry(client.url_entry(url, has_auth=_has_auth(config))),
     ]
 
 
