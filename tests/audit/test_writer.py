@@ -4,6 +4,7 @@ import json
 import logging
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from tests.audit.samples import (
     verify_chain,
     write_chain,
 )
+from tests.tasks import HANG_TIMEOUT
 from trunkline.audit.hash_chain import HashChain, Retention
 from trunkline.audit.store import AuditRow, StoreError
 from trunkline.audit.writer import AuditWriter, EventQueue, WriterTimes
@@ -33,7 +35,7 @@ from trunkline.mcp.params import Params
 from trunkline.mcp.versions import V2025_11_25
 from trunkline.routing.catalog import CatalogEntry
 
-CLOSE_TIMEOUT = 20.0
+CLOSE_TIMEOUT = HANG_TIMEOUT
 
 
 class RunningWriter:
@@ -67,7 +69,8 @@ class RunningWriter:
     def wait_until(self, condition: Callable[[], bool]) -> None:
         """Wait for a condition; the writer works every few milliseconds."""
         waiting = threading.Event()
-        for _ in range(4000):
+        deadline = time.monotonic() + HANG_TIMEOUT
+        while time.monotonic() < deadline:
             if condition():
                 return
             waiting.wait(0.005)
@@ -231,7 +234,7 @@ def test_calls_in_flight_are_noted_and_lost_ones_recorded_by_the_next_writer(
 
     running.wait_until(noted)
     before = stored_rows(tmp_path)
-    other = make_chain(tmp_path)
+    other = make_chain(tmp_path, busy_timeout=HANG_TIMEOUT)
     other.open(HEARTBEAT.__class__("f" * 32, "other", 1, "x"), 2000.0)
     other.store.close()
     (lost,) = [row for row in stored_rows(tmp_path)[len(before) :] if row.kind == "lost"]

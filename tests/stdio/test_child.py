@@ -14,7 +14,7 @@ from typing import Any, ParamSpec
 import pytest
 import uvloop
 
-from tests.tasks import hang_guard, is_stuck, settle, stop
+from tests.tasks import LoopClock, hang_guard, is_stuck, settle, stop
 from trunkline.jsonrpc import Connection, ConnectionLost, Peer, RemoteProtocolError, from_raw
 from trunkline.stdio import child as child_module
 from trunkline.stdio.child import ChildProcess
@@ -303,6 +303,8 @@ async def test_a_call_is_lost_when_the_child_dies() -> None:
 )
 @leaves_nothing_behind
 async def test_calls_that_are_lost_say_how_the_child_has_ended(code: str, reason: str) -> None:
+    if reason != "it closed its stdout":
+        LoopClock()  # the gateway waits for the exit, however slow the machine is
     child = await ChildProcess.start(python(f"input(); {code}"), exit_timeout=0.02)
     assert child.end_reason() is None
     async with Connection(child) as connection:
@@ -315,6 +317,7 @@ async def test_calls_that_are_lost_say_how_the_child_has_ended(code: str, reason
 
 @leaves_nothing_behind
 async def test_a_send_that_fails_says_how_the_child_has_ended() -> None:
+    LoopClock()  # the gateway waits for the exit, however slow the machine is
     code = "import os, signal; os.close(0); print(1, flush=True); signal.pause()"
     child = await ChildProcess.start(python(code))
     assert await child.receive() == b"1"
@@ -426,12 +429,36 @@ signal.signal(signal.SIGTERM, lambda *_: sign('told'))
 sign('began')
 stay()
 """
-        child = await ChildProcess.start(script(code), env=signs.env, exit_timeout=0.1)
+        clock = LoopClock()
+        child = await ChildProcess.start(script(code), env=signs.env, exit_timeout=20.0)
         await signs.signed()
-        await child.aclose()
+        closing = asyncio.create_task(child.aclose())
+        await clock.advance(20.0)
         assert list(await signs.signed()) == ["told"]
+        await clock.advance_until(closing)
         await signs.ended()
     assert child.returncode == -signal.SIGTERM
+
+
+@pytest.mark.holds("O0.17")
+@leaves_nothing_behind
+async def test_descendants_are_killed_after_a_long_pause_of_this_process(tmp_path: Path) -> None:
+    async with open_life_signs(tmp_path) as signs:
+        code = """
+if os.fork(): stay()
+signal.signal(signal.SIGTERM, lambda *_: sign('told'))
+sign('began')
+stay()
+"""
+        clock = LoopClock()
+        child = await ChildProcess.start(script(code), env=signs.env)
+        await signs.signed()
+        os.kill(child.pid, signal.SIGKILL)
+        assert list(await signs.signed()) == ["told"]
+        await clock.advance(3600.0)
+        await signs.ended()
+        closing = asyncio.create_task(child.aclose())
+        await clock.advance_until(closing)
 
 
 @leaves_nothing_behind

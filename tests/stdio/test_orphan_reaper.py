@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from subprocess import Popen
+from types import SimpleNamespace
 
 import pytest
 
@@ -357,6 +358,22 @@ async def test_a_group_once_seen_empty_is_not_signalled_again(
         assert (dead.pid, signal.SIGTERM) in signals
         assert (dead.pid, signal.SIGKILL) not in signals
         assert (living.pid, signal.SIGKILL) in signals
+
+
+@leaves_nothing_behind
+async def test_a_reaper_that_was_paused_for_long_still_kills(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now, sleep=lambda _: pause())
+
+    def pause() -> None:
+        clock.now += 3600.0
+
+    async with open_life_signs(tmp_path) as signs, group(TOKEN, signs) as process:
+        monkeypatch.setattr(orphan_reaper, "time", clock)
+        terminate_all({TOKEN.encode(): process.pid})
+        assert process.wait() == -signal.SIGKILL
+        await signs.ended()
 
 
 @leaves_nothing_behind

@@ -37,6 +37,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
+from math import inf
 from pathlib import Path
 from subprocess import PIPE, Popen, TimeoutExpired
 from typing import IO, Any, Self, cast
@@ -534,13 +535,14 @@ class ChildProcess:
     async def _terminate_descendants(self) -> None:
         """End all descendants, in the child's process group or outside it."""
         loop = asyncio.get_running_loop()
-        started_at = loop.time()
+        started_at, number, give_up_at = loop.time(), signal.SIGTERM, inf
         signalled: set[int] = set()
         while descendants := await self._find_descendants():
-            elapsed = loop.time() - started_at
-            if elapsed >= self._exit_timeout + _KILL_TIMEOUT:
+            if (now := loop.time()) >= give_up_at:
                 return
-            number = signal.SIGTERM if elapsed < self._exit_timeout else signal.SIGKILL
+            if number == signal.SIGTERM and now - started_at >= self._exit_timeout:
+                # After a long pause of this process, SIGKILL is sent all the same.
+                number, give_up_at = signal.SIGKILL, now + _KILL_TIMEOUT
             self._signal(number)
             ungrouped = {pid for pid, group in descendants.items() if group != self.pid}
             for pid in ungrouped - signalled if number == signal.SIGTERM else ungrouped:

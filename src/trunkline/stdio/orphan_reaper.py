@@ -172,16 +172,16 @@ def terminate_all(
     """End all registered groups, their descendants, and processes with a registered token."""
     groups = {group for group in registered.values() if signal_group(group, signal.SIGTERM)}
     signalled: set[int] = set()
-    started_at = time.monotonic()
+    number, deadline = signal.SIGTERM, time.monotonic() + sigterm_timeout
     interval = _INITIAL_DELAY
     clean_rounds = 0
     # Two clean rounds: during exec a process has, for a moment, no environment to read.
-    while (
-        clean_rounds < 2
-        and registered
-        and (elapsed := time.monotonic() - started_at) < sigterm_timeout + sigkill_timeout
-    ):
-        number = signal.SIGTERM if elapsed < sigterm_timeout else signal.SIGKILL
+    while clean_rounds < 2 and registered:
+        if (now := time.monotonic()) >= deadline:
+            if number == signal.SIGKILL:
+                break
+            # A reaper that was paused for long sends SIGKILL all the same.
+            number, deadline = signal.SIGKILL, now + sigkill_timeout
         descendants = find_descendants(groups, registered)
         groups = _live_groups(groups, descendants)
         ungrouped = {pid for pid, (_, group) in descendants.items() if group not in groups}
