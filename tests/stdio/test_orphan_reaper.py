@@ -364,11 +364,13 @@ async def test_a_group_once_seen_empty_is_not_signalled_again(
 async def test_a_reaper_that_was_paused_for_long_still_kills(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now, sleep=lambda _: pause())
+    now = 0.0
 
-    def pause() -> None:
-        clock.now += 3600.0
+    def pause(_: float) -> None:
+        nonlocal now
+        now += 3600.0
 
+    clock = SimpleNamespace(monotonic=lambda: now, sleep=pause)
     async with open_life_signs(tmp_path) as signs, group(TOKEN, signs) as process:
         monkeypatch.setattr(orphan_reaper, "time", clock)
         terminate_all({TOKEN.encode(): process.pid})
