@@ -323,6 +323,10 @@ def test_the_whole_meta_can_be_replaced() -> None:
             '{"name":"t","_meta":{"progressToken":7,"x": [1]}}',
         ),
         (
+            '{"uri":"x:","_meta":{"x": [1],  "y":2}}',
+            '{"uri":"x:","_meta":{"progressToken":7,"x": [1],  "y":2}}',
+        ),
+        (
             '{"name":"t","_meta":{"x":1,"progressToken":"mine"}}',
             '{"name":"t","_meta":{"x":1,"progressToken":7}}',
         ),

@@ -240,20 +240,21 @@ class Params:
         self.set_meta(make_meta({**self.meta_object.members, key: to_raw(value)}))
 
     def put_progress_token(self, token: int) -> None:
-        """Set the progress token."""
+        """Set the progress token. Other members of `_meta` keep their bytes."""
         call_params = self._call_params
-        if call_params is None:
-            self.put_meta(PROGRESS_TOKEN_KEY, token)
-            return
+        raw = self._members.get("_meta") if call_params is None else call_params.meta
         # Every call gets a token: `_meta` is not encoded anew, and only read again if it is needed.
-        if call_params.meta is _ABSENT:
-            call_params.meta = Raw(b'{"progressToken":%d}' % token)
+        if raw is None:
+            meta = Raw(b'{"progressToken":%d}' % token)
         elif (members := self.meta_object.members) and PROGRESS_TOKEN_KEY not in members:
-            rest = bytes(call_params.meta)[1:]
-            call_params.meta = Raw(b'{"progressToken":%d,%b' % (token, rest))
+            meta = Raw(b'{"progressToken":%d,%b' % (token, bytes(raw)[1:]))
         else:
             self.put_meta(PROGRESS_TOKEN_KEY, token)
             return
+        if call_params is None:
+            self._members["_meta"] = meta
+        else:
+            call_params.meta = meta
         self._meta_object, self._raw, self.has_only_name_and_arguments = None, None, False
 
     def drop_meta(self, keys: frozenset[str]) -> None:
