@@ -259,7 +259,7 @@ class BytesListingStore:
         self._max_servers = max_servers
         self._packed: dict[str, bytes] = {}
 
-    async def get(self, key: str) -> StoredListing | None:
+    async def get(self, key: str, _max_age: float | None = None, /) -> StoredListing | None:
         packed = self._packed.get(key)
         return None if packed is None else unpack(packed, StoredListing)
 

@@ -92,7 +92,7 @@ METHOD_LITERALS = {
     # Functions can be called as tools, and nothing else.
     "src/trunkline/backends/functions.py": {"tools/call"},
     # A client of its own.
-    "src/trunkline/cli/tools.py": {
+    "src/trunkline/cli/call.py": {
         "initialize",
         "notifications/initialized",
         "notifications/progress",

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,21 +14,9 @@ import pytest
 from tests.cli.samples import OPERATOR, child, config, run
 from tests.cli.test_gateways_ps import HELLO
 from tests.tasks import HANG_TIMEOUT
-from trunkline.app import control
 from trunkline.app.control import socket_folders
 
 PIPE = subprocess.PIPE
-
-
-@pytest.fixture
-def runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Generator[Path]:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
-        monkeypatch.delenv("TMPDIR", raising=False)
-        monkeypatch.setattr(control, "FALLBACK_FOLDER", Path(folder))
-        monkeypatch.setattr(control, "SERVICE_FOLDERS", ())
-        yield Path(folder)
 
 
 class Gateway:

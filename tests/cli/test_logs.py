@@ -9,14 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.cli.samples import OPERATOR, SERVER, child, config, run
-from tests.cli.test_gateways_control import runtime, serving
+from tests.cli.test_gateways_control import serving
 from tests.tasks import HANG_TIMEOUT, hang_guard
 from trunkline.app.application import App
 from trunkline.app.control import GatewayStatus, RunningGateway, ServerStatus, server_statuses
 from trunkline.config.load import load_config
 from trunkline.gateway.events import BackendStateChanged, GatewayEvent, StrayOutput
-
-__all__ = ["runtime"]
 
 SECRET = 'env = { SECRET_TOKEN = "hunter22" }'
 CRASH = json.dumps("import sys; print('no\\x1b such file\\n', file=sys.stderr); sys.exit(3)")

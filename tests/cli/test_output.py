@@ -66,12 +66,12 @@ MODULES = sorted(Path(output.__file__).parent.glob("*.py"))
 WITH_PRINT = {
     "__init__",
     "audit",
+    "call",
     "check",
     "client_config",
     "import_files",
     "output",
     "program",
-    "tools",
 }
 """Modules that print an exact result, or escape control characters themselves."""
 

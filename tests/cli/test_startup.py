@@ -9,6 +9,7 @@ from tests.cli.samples import BROKEN, OPERATOR, config
 from tests.gateway.servers import Server, add, make_gateway, tool
 from tests.tasks import hang_guard
 from trunkline.app.control import ServerStatus
+from trunkline.cli import startup
 from trunkline.cli.startup import (
     StartedGateway,
     StartupWatcher,
@@ -39,9 +40,9 @@ async def test_startup_waits_until_every_server_is_ready_or_has_failed() -> None
     shown: list[str] = []
     hub.registry.start()
     async with hang_guard():
-        startup = StartupWatcher(hub.registry, shown.append)
-        await startup.wait()
-    assert startup.seconds.keys() == {"a", "broken"}
+        watcher = StartupWatcher(hub.registry, shown.append)
+        await watcher.wait()
+    assert watcher.seconds.keys() == {"a", "broken"}
     assert shown[0].startswith("starting a, broken")
     await hub.aclose()
 
@@ -50,9 +51,22 @@ async def test_startup_waits_no_longer_than_its_timeout() -> None:
     hub, _ = gateway_with_a_hanging_server()
     hub.registry.start()
     async with hang_guard():
-        startup = StartupWatcher(hub.registry, lambda _: None)
-        await startup.wait(timeout=0.05)
-    assert "slow" not in startup.seconds
+        watcher = StartupWatcher(hub.registry, lambda _: None)
+        await watcher.wait(timeout=0.05)
+    assert "slow" not in watcher.seconds
+    await hub.aclose()
+
+
+async def test_a_slow_start_is_announced_once_where_no_terminal_shows_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(startup, "ANNOUNCE_AFTER", 0.0)
+    hub, _ = gateway_with_a_hanging_server()
+    hub.registry.start_some(["slow"], "")
+    async with hang_guard():
+        watcher = StartupWatcher(hub.registry, lambda _: None, announces=True)
+        await watcher.wait(timeout=0.1)
+    assert capsys.readouterr().err == "trunkline: starting slow\n"
     await hub.aclose()
 
 

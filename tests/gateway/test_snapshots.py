@@ -170,7 +170,7 @@ async def test_a_waiting_call_fails_with_the_reason_if_the_start_fails() -> None
 
 def iter_keys(gateway: Gateway) -> Any:
     registry: Any = gateway.registry
-    return (registry._listing_key(upstream) for upstream in registry)
+    return (registry._listing_key(upstream, str(registry._variant)) for upstream in registry)
 
 
 async def test_a_waiting_call_ends_at_its_timeout() -> None:
@@ -283,7 +283,7 @@ async def test_definitions_with_a_configured_secret_are_not_stored() -> None:
         assert await store.get(next(iter_keys(gateway))) is None
 
 
-async def test_commands_neither_read_nor_write_snapshots() -> None:
+async def test_a_check_neither_reads_nor_writes_snapshots() -> None:
     store = await warm(one_tool("old"))
     server = one_tool()
     async with started(store, server) as gateway:

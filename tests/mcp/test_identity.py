@@ -13,6 +13,11 @@ def test_the_subject_is_the_id_unless_set() -> None:
     assert Principal("key:1", "ci").subject == "ci"
 
 
+def test_records_show_the_subject_unless_another_label_is_set() -> None:
+    assert Principal("key:1", "ci").label == "ci"
+    assert Principal("x", "ann", label="local as ann").label == "local as ann"
+
+
 def test_principals_with_other_roles_are_not_equal() -> None:
     assert Principal("a", roles=("dev",)) != Principal("a", roles=("admin",))
     assert Principal("a", roles=("dev",)) == Principal("a", roles=("dev",))

@@ -109,7 +109,7 @@ class OperatorTools(FunctionBackend):
 
 def _caller_subject() -> str:
     # Recorded with the switch: the event says who set it.
-    return current_caller().principal.subject
+    return current_caller().principal.label
 
 
 def _tool_result(result: CommandResult) -> ToolResult:

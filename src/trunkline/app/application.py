@@ -14,7 +14,14 @@ import logging
 import os
 import random
 import signal
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Mapping,
+    Sequence,
+)
 from contextlib import (
     AbstractContextManager,
     AsyncExitStack,
@@ -93,6 +100,8 @@ if TYPE_CHECKING:
 
 # The snapshots of servers that were started before any client was known: see Registry.start
 HTTP_VARIANT = "http"
+# Those of servers that were started for a client without features, such as a command.
+NO_CLIENT_VARIANT = ""
 
 # The authenticator is rebuilt only if one of these differs.
 AUTH_KEYS = (
@@ -476,12 +485,16 @@ class App:
         return await self._auth.identify(environ)
 
     @asynccontextmanager
-    async def running(self) -> AsyncGenerator[Gateway]:
+    async def running(self, names: Collection[str] | None = None) -> AsyncGenerator[Gateway]:
         """Run all backends, without serving clients, until the end of the context.
 
-        Snapshots are not used: commands show what the servers list now.
+        With `names`, only these; Registry.start_some starts more. Snapshots of backends that run
+        are not used: commands show what the servers list now.
         """
-        self.gateway.registry.start()
+        if names is None:
+            self.gateway.registry.start()
+        else:
+            self.gateway.registry.start_some(names, NO_CLIENT_VARIANT)
         try:
             yield self.gateway
         finally:

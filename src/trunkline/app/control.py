@@ -5,7 +5,8 @@
 
 The protocol is newline-delimited JSON-RPC. The caller of `serve_control` passes the commands as a
 table of functions: `snapshot`, `reload` and those of App.commands. This module does not know what
-they do.
+they do. Next to each control socket is PID.mcp, for MCP sessions of the user's commands
+(`local_clients`), with the same checks.
 
 Invariants:
 1. Only the user can connect: folder and socket belong to the user and deny access to others. A path
@@ -27,8 +28,16 @@ import socket
 import stat
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -50,6 +59,7 @@ from trunkline.jsonrpc import (
     from_raw,
 )
 from trunkline.jsonrpc.errors import IncidentReporter, print_incident
+from trunkline.jsonrpc.framing import MAX_LINE_BYTES
 from trunkline.process_access import PROCESS_NAME, UnknownPeer, find_peer_ancestors
 from trunkline.stdio.stream import StreamTransport, listen_unix, open_unix
 
@@ -57,6 +67,9 @@ from trunkline.stdio.stream import StreamTransport, listen_unix, open_unix
 COMMAND_TIMEOUT = 10.0
 
 MAX_REQUEST_BYTES = 64 * 1024
+
+# The first request on a socket for sessions.
+CONNECT_METHOD = "connect"
 
 # Where the socket folder is without XDG_RUNTIME_DIR and TMPDIR.
 FALLBACK_FOLDER = Path("/tmp")  # noqa: S108  folder and sockets are checked before use
@@ -69,6 +82,7 @@ SERVICE_FOLDERS = ("/run/user/{}", "/run/trunkline")
 _log = logging.getLogger(__name__)
 
 _SOCKET_NAME = re.compile(r"([1-9][0-9]*)\.sock")
+_SESSION_SUFFIX = ".mcp"
 
 
 class ControlLimits(Struct, frozen=True):
@@ -80,6 +94,8 @@ class ControlLimits(Struct, frozen=True):
     max_connections: int = 64
     # The same, for connections that are refused: they must not displace others.
     max_refused: int = 8
+    # MCP sessions of commands.
+    max_sessions: int = 16
     # Seconds between two log lines about refused connections.
     refusal_log_interval: float = 60.0
 
@@ -170,6 +186,8 @@ class GatewayStatus(Struct, frozen=True):
     audit: AuditStatus | None = None
     # The principals that hold most, those with the most sessions first.
     principals: tuple[PrincipalUsage, ...] = ()
+    # Whether servers have been started; over stdio, the first client starts them.
+    started: bool = True
 
 
 class RunningGateway(NamedTuple):
@@ -185,6 +203,9 @@ class RunningGateway(NamedTuple):
 
 # Commands by name: functions, sync or async, as a Dispatcher takes them.
 ControlCommands: TypeAlias = Mapping[str, Callable[..., Any]]
+
+# Serves the MCP session of one command, and returns when it has ended.
+SessionHandler: TypeAlias = Callable[[StreamTransport], Awaitable[None]]
 
 
 def status_reader(app: App) -> Callable[[], GatewayStatus]:
@@ -212,6 +233,7 @@ def status_reader(app: App) -> Callable[[], GatewayStatus]:
             len(gateway.pipeline.in_flight),
             None if app.audit_log is None else app.audit_log.status(),
             principal_usages(app),
+            gateway.registry.running,
         )
 
     return status
@@ -284,37 +306,61 @@ async def serve_control(
     folder: Path,
     report: IncidentReporter = print_incident,
     limits: ControlLimits | None = None,
+    serve_session: SessionHandler | None = None,
 ) -> AsyncGenerator[Path]:
-    """Serve `commands` on a control socket in `folder`; raises OSError if it cannot be created."""
-    limits = limits or ControlLimits()
+    """Serve `commands` on a control socket in `folder`; raises OSError if it cannot be created.
+
+    `serve_session` serves the MCP sessions on the socket beside it.
+    """
+    control = _ControlServer(commands, report, limits or ControlLimits(), serve_session)
     _create_folder(folder)
     _remove_dead(folder)
     path = folder / f"{os.getpid()}.sock"
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(control.aclose)
+        if serve_session is not None:
+            place = session_path(path)
+            await stack.enter_async_context(
+                _listening(place, control.serve_session_client, MAX_LINE_BYTES)
+            )
+        # Last: a command that finds the gateway may use both.
+        await stack.enter_async_context(_listening(path, control.serve_client, MAX_REQUEST_BYTES))
+        yield path
+
+
+def session_path(path: Path) -> Path:
+    """Return the socket for MCP sessions beside a control socket."""
+    return path.with_suffix(_SESSION_SUFFIX)
+
+
+@asynccontextmanager
+async def _listening(path: Path, serve: SessionHandler, max_line: int) -> AsyncGenerator[None]:
     listener = _listen_at(path)
-    control = _ControlServer(commands, report, limits)
     try:
-        server = await listen_unix(listener, control.serve_client, MAX_REQUEST_BYTES)
+        server = await listen_unix(listener, serve, max_line)
     except BaseException:
         listener.close()
-        path.unlink(missing_ok=True)
+        _remove_file(path)
         raise
     try:
-        yield path
+        yield
     finally:
         server.close()
-        path.unlink(missing_ok=True)
-        await control.aclose()
+        _remove_file(path)
 
 
 class _ControlServer:
-    """Serves the connections of one control socket."""
+    """Serves the connections of one control socket, and of the socket for sessions beside it."""
 
     def __init__(
         self,
         commands: ControlCommands,
         report: IncidentReporter,
         limits: ControlLimits,
+        serve_session: SessionHandler | None,
     ) -> None:
+        self._serve_session = serve_session
+        self._sessions: set[StreamTransport] = set()
         self._commands = commands
         self._report = report
         self._limits = limits
@@ -326,19 +372,36 @@ class _ControlServer:
         """Carry out the commands of one connection, or refuse them with the reason."""
         limits = self._limits
         reason = self._find_refusal(channel)
-        if reason is None:
-            if len(self._connections) < limits.max_connections:
-                await self._run(channel, self._commands, self._connections)
-            return
+        if reason is not None:
+            await self._refuse(channel, reason, self._commands)
+        elif len(self._connections) < limits.max_connections:
+            await self._run(channel, self._commands, self._connections)
+
+    async def serve_session_client(self, channel: StreamTransport) -> None:
+        """Serve the MCP session of one connection, or refuse it with the reason."""
+        reason = self._find_refusal(channel)
+        if reason is None and len(self._sessions) >= self._limits.max_sessions:
+            count = len(self._sessions)
+            reason = f"too many commands use this gateway at once ({count}); try again later"
+        if reason is not None:
+            await self._refuse(channel, reason, (CONNECT_METHOD,))
+        elif self._serve_session is not None:
+            self._sessions.add(channel)
+            try:
+                await self._serve_session(channel)
+            finally:
+                self._sessions.discard(channel)
+
+    async def _refuse(self, channel: StreamTransport, reason: str, commands: Iterable[str]) -> None:
         self._log_refusal(reason)
-        if len(self._refused) < limits.max_refused:
+        if len(self._refused) < self._limits.max_refused:
 
             def refuse(**_: Any) -> None:
                 raise RpcError(REFUSED_CODE, reason)
 
             with suppress(TimeoutError):
-                async with asyncio.timeout(limits.status_timeout):
-                    await self._run(channel, dict.fromkeys(self._commands, refuse), self._refused)
+                async with asyncio.timeout(self._limits.status_timeout):
+                    await self._run(channel, dict.fromkeys(commands, refuse), self._refused)
 
     async def _run(
         self, channel: StreamTransport, commands: ControlCommands, connections: set[Connection]
@@ -378,7 +441,7 @@ class _ControlServer:
 
     async def aclose(self) -> None:
         """Close all connections."""
-        connections = (*self._connections, *self._refused)
+        connections = (*self._connections, *self._refused, *self._sessions)
         await asyncio.gather(*(connection.aclose() for connection in connections))
 
 
@@ -478,6 +541,7 @@ async def find_gateways(
 
 
 def _sockets(folder: Path) -> Iterator[tuple[int, Path]]:
+    """Yield the control sockets in a folder with their process ids."""
     for path in folder.iterdir():
         if named := _SOCKET_NAME.fullmatch(path.name):
             yield int(named[1]), path
@@ -495,6 +559,12 @@ def _remove_dead(folder: Path) -> None:
 
 
 def _remove_socket(path: Path) -> None:
+    """Remove the sockets of a gateway that has ended."""
+    _remove_file(path)
+    _remove_file(session_path(path))
+
+
+def _remove_file(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
@@ -513,15 +583,24 @@ async def _query_gateway(pid: int, path: Path, timeout: float) -> RunningGateway
         return RunningGateway(pid, None, path)
 
 
+async def open_socket(path: Path, max_line: int = MAX_LINE_BYTES) -> StreamTransport:
+    """Connect to a socket of a gateway; raises OSError, also if others may have created it."""
+    _check_private(path, stat.S_ISSOCK)
+    return await open_unix(str(path), max_line)
+
+
 async def send_command(
-    path: Path, name: str, params: dict[str, Any] | None = None, timeout: float | None = None
+    path: Path,
+    name: str,
+    params: dict[str, Any] | None = None,
+    timeout: float | None = None,
+    max_result: int = MAX_LINE_BYTES,
 ) -> Raw:
-    """Send a command to the gateway at `path` and return its result.
+    """Send a command to the gateway at `path` and return its result of up to `max_result` bytes.
 
     Raises OSError, ConnectionLost, RpcError, or TimeoutError.
     """
-    _check_private(path, stat.S_ISSOCK)
     async with asyncio.timeout(COMMAND_TIMEOUT if timeout is None else timeout):
-        channel = await open_unix(str(path))
+        channel = await open_socket(path, max_result)
         async with Connection(channel, close_timeout=0.0) as connection:
             return await connection.call(name, params or {})

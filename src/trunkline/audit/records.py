@@ -175,7 +175,7 @@ class RecordEncoder:
             self.gateway,
             context.id,
             clean_request_id(request.id),
-            self._short_label(principal.subject),
+            self._short_label(principal.label),
             client,
             version,
             caller.revision.date,

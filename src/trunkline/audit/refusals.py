@@ -68,7 +68,7 @@ class RefusalCounter:
             return True  # a server got it
         principal = call.principal
         return self._admit(
-            (principal.id, status, call.method), principal.subject, call.wall_time, context.name
+            (principal.id, status, call.method), principal.label, call.wall_time, context.name
         )
 
     def admit_rejection(self, address: str, reason: str, at: float) -> bool:

@@ -20,9 +20,13 @@ import msgspec
 from msgspec import Struct
 
 from trunkline.app.application import DEFAULT_CONFIG
-from trunkline.app.control import find_gateways, socket_folders
+from trunkline.app.control import ServerStatus
 from trunkline.audit.redaction import redact_text, redact_uri
-from trunkline.cli.gateways import print_gateways_without_config, reload_config
+from trunkline.cli.gateways import (
+    find_running_gateway,
+    print_gateways_without_config,
+    reload_config,
+)
 from trunkline.cli.locations import locate_config
 from trunkline.cli.output import (
     EXIT_FAILURE,
@@ -252,20 +256,23 @@ class ListedServer(Struct, frozen=True):
     state: str
     kind: str
     target: str
+    # Seconds until the gateway tries again.
+    retry_in: float | None = None
 
 
 def run_list(option: Path | None, as_json: bool) -> None:
     """Print the servers of a configuration; nothing is started."""
     path = locate_config(option, os.environ, Path.cwd())
     entries = _default_entries() if path is None else _file_entries(path)
-    states = {} if path is None else asyncio.run(_running_states(str(path.absolute())))
+    states = asyncio.run(_running_states(path))
     servers = [_listed_server(name, table, states) for name, table in entries]
     if as_json:
         print_json(servers)
         return
     print_heading("embedded default" if path is None else str(path.absolute()))
     columns = ("server", "state", "kind", "command or url")
-    print_table(columns, [(s.name, describe_state(s.state), s.kind, s.target) for s in servers])
+    rows = [(s.name, describe_state(s.state, s.retry_in), s.kind, s.target) for s in servers]
+    print_table(columns, rows)
 
 
 def _default_entries() -> list[tuple[str, dict[str, Any]]]:
@@ -279,18 +286,23 @@ def _file_entries(path: Path) -> list[tuple[str, dict[str, Any]]]:
         fail_config(error)
 
 
-def _listed_server(name: str, table: dict[str, Any], states: dict[str, str]) -> ListedServer:
+def _listed_server(
+    name: str, table: dict[str, Any], states: dict[str, ServerStatus]
+) -> ListedServer:
     kind = next(each for each in BACKEND_KINDS if each in table)
     words: Sequence[str] = [str(table[kind]), *map(str, table.get("args", ()))]
     target = redact_uri(words[0]) if kind == "url" else redact_text(" ".join(words))
-    state = "disabled" if table.get("disabled") is True else states.get(name, "enabled")
-    return ListedServer(name, state, kind, target)
+    if table.get("disabled") is True:
+        return ListedServer(name, "disabled", kind, target)
+    status = states.get(name)
+    if status is None:
+        return ListedServer(name, "enabled", kind, target)
+    return ListedServer(name, status.state, kind, target, status.retry_in)
 
 
-async def _running_states(config: str) -> dict[str, str]:
+async def _running_states(path: Path | None) -> dict[str, ServerStatus]:
     """Return the states of the servers in a running gateway with this configuration."""
-    found = await find_gateways(socket_folders(os.environ), lambda _: None)
-    for gateway in found:
-        if gateway.status is not None and gateway.status.config == config:
-            return {server.name: server.state for server in gateway.status.servers}
-    return {}
+    gateway = await find_running_gateway(path)
+    if gateway is None or gateway.status is None:
+        return {}
+    return {server.name: server for server in gateway.status.servers}

@@ -95,6 +95,31 @@ async def list_gateways(folders: Iterable[Path]) -> list[RunningGateway]:
     return found
 
 
+def serves_config(gateway: RunningGateway, path: Path | None) -> bool:
+    """Return whether a gateway has the configuration `path`, None for the embedded default."""
+    status = gateway.status
+    if status is None:
+        return False
+    if path is None or status.config is None:
+        return path is None and status.config is None
+    return Path(status.config).resolve() == path.resolve()
+
+
+async def find_running_gateway(path: Path | None) -> RunningGateway | None:
+    """Return the gateway that commands with the configuration `path` use, or None.
+
+    One that serves HTTP is preferred: those over stdio end with their client.
+    """
+    found = await find_gateways(socket_folders(os.environ), lambda _: None)
+    able = [
+        each
+        for each in found
+        if each.status is not None and each.status.started and serves_config(each, path)
+    ]
+    able.sort(key=lambda each: each.status is None or not each.status.http)
+    return able[0] if able else None
+
+
 def _print_gateways(found: list[RunningGateway]) -> None:
     if not found:
         print_message("no gateway of yours is running")
@@ -245,8 +270,7 @@ async def reload_all(
     selected = [
         gateway
         for gateway in found
-        if pid in {None, gateway.pid}
-        and (config is None or (gateway.status is not None and gateway.status.config == config))
+        if pid in {None, gateway.pid} and (config is None or serves_config(gateway, Path(config)))
     ]
     return list(await asyncio.gather(*(_request_reload(each, timeout) for each in selected)))
 

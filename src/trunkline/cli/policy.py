@@ -8,7 +8,6 @@ annotations, or the owner of a name without a unique prefix.
 """
 
 import asyncio
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -16,7 +15,7 @@ from typing import NamedTuple, NoReturn
 from msgspec import Struct
 
 from trunkline.app.build import build_policy
-from trunkline.auth.api_keys import KeyFileError, read_key_file
+from trunkline.cli.identities import find_key_owner
 from trunkline.cli.locations import choose_config
 from trunkline.cli.output import (
     EXIT_FAILURE,
@@ -28,7 +27,7 @@ from trunkline.cli.output import (
     print_message,
     print_table,
 )
-from trunkline.cli.startup import is_tool_available, start_gateway
+from trunkline.cli.startup import is_tool_available, servers_for_name, start_gateway
 from trunkline.config import Config, ConfigErrors
 from trunkline.config.policy_tables import Expectation, read_expectations
 from trunkline.gateway.enforcement import policy_target
@@ -36,7 +35,6 @@ from trunkline.jsonrpc import Raw, to_raw
 from trunkline.mcp.features import KIND_NAMES, FeatureKind, read_hints
 from trunkline.routing.catalog import Catalog, CatalogEntry
 from trunkline.routing.conditions import StrictArguments, read_strict_arguments
-from trunkline.routing.naming import NAME_SEPARATOR
 from trunkline.routing.policy import (
     Policy,
     PolicyOutcome,
@@ -49,15 +47,7 @@ KINDS_BY_NAME = {name: kind for kind, name in KIND_NAMES.items()}
 
 def server_for_name(config: Config, name: str) -> str | None:
     """Return the only server that could offer a tool or prompt of this name, if known."""
-    able = [
-        server.name
-        for server in config.servers
-        if not server.disabled
-        # A server without a prefix can offer any name.
-        and (
-            not server.effective_prefix or name.startswith(server.effective_prefix + NAME_SEPARATOR)
-        )
-    ]
+    able = servers_for_name(config, name)
     return able[0] if len(able) == 1 else None
 
 
@@ -227,23 +217,12 @@ def _with_key_roles(
 
     Exits with 2 if the keys of the subject have different roles.
     """
-    name, auth = call.caller.subject, config.auth
-    if call.caller.roles or auth is None or auth.api_keys is None:
+    if call.caller.roles:
         return call, ()
-    try:
-        records = read_key_file(auth.api_keys)
-    except KeyFileError as error:
-        return call, (f"the roles of {name} are not known: {error}",)
-    now = time.time()
-    good = [record for record in records if record.state(now) == "good"]
-    # The name of a key is unique; a subject may have several keys.
-    found = [each for each in good if each.id == name] or [s for s in good if s.subject == name]
-    if not found:
-        return call, (f"no valid key is named {name} or belongs to {name}; --role sets roles",)
-    if len({record.roles for record in found}) > 1:
-        keys = ", ".join(f"{each.id} ({', '.join(each.roles)})" for each in found)
-        fail(EXIT_USAGE, f"--as: the keys of {name} have different roles: {keys}; name a key")
-    caller = Subject(found[0].roles, found[0].subject, call.caller.client)
+    owner = find_key_owner(config, call.caller.subject)
+    if owner.subject is None:
+        return call, owner.notes
+    caller = Subject(owner.roles, owner.subject, call.caller.client)
     return call._replace(caller=caller), ()
 
 

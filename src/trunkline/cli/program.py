@@ -43,6 +43,18 @@ TargetNameArgument = Annotated[
     str | None,
     typer.Argument(metavar="[NAME]", help="Its name; for tools also a pattern with * and ?."),
 ]
+AsOption = Annotated[
+    str,
+    typer.Option(
+        "--as", metavar="NAME", help="Act for this caller: a subject, or the name of a key."
+    ),
+]
+RoleOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="ROLE", help="Act with this role; may be repeated. Default: the roles of the key."
+    ),
+]
 
 
 def _version(wanted: bool) -> None:
@@ -99,14 +111,20 @@ def tools(
     server: Annotated[
         str | None, typer.Argument(metavar="[SERVER]", help="Only tools of this server.")
     ] = None,
+    *,
+    subject: AsOption = "",
+    role: RoleOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
     timeout: TimeoutOption = None,
 ) -> None:
     """List the tools of all servers, or of one."""
+    from trunkline.cli.catalog import ToolOptions  # noqa: PLC0415
+    from trunkline.cli.identities import IdentityOptions  # noqa: PLC0415
     from trunkline.cli.tools import run_tools  # noqa: PLC0415
 
-    run_tools(config, json, server, timeout)
+    identity = IdentityOptions(subject, tuple(role or ()))
+    run_tools(server, ToolOptions(config, json, timeout, identity))
 
 
 @program.command()
@@ -122,14 +140,20 @@ def call(
         typer.Option(metavar="KEY=VALUE", help="One argument; VALUE is JSON or else text."),
     ] = None,
     *,
+    subject: AsOption = "",
+    role: RoleOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
     timeout: TimeoutOption = None,
 ) -> None:
     """Call a tool, and print its result."""
-    from trunkline.cli.tools import parse_arguments, run_call  # noqa: PLC0415
+    from trunkline.cli.call import parse_arguments, run_call  # noqa: PLC0415
+    from trunkline.cli.catalog import ToolOptions  # noqa: PLC0415
+    from trunkline.cli.identities import IdentityOptions  # noqa: PLC0415
 
-    run_call(name, parse_arguments(arguments, arg or ()), config, json, timeout)
+    identity = IdentityOptions(subject, tuple(role or ()))
+    options = ToolOptions(config, json, timeout, identity)
+    run_call(name, parse_arguments(arguments, arg or ()), options)
 
 
 @program.command()
@@ -141,14 +165,20 @@ def find(
     limit: Annotated[
         int, typer.Option(metavar="N", min=1, max=50, help="How many tools to show.")
     ] = 5,
+    *,
+    subject: AsOption = "",
+    role: RoleOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
     timeout: TimeoutOption = None,
 ) -> None:
     """Find tools by what they do, best match first."""
+    from trunkline.cli.catalog import ToolOptions  # noqa: PLC0415
+    from trunkline.cli.identities import IdentityOptions  # noqa: PLC0415
     from trunkline.cli.tools import run_find  # noqa: PLC0415
 
-    run_find(query, config, json, limit, timeout)
+    identity = IdentityOptions(subject, tuple(role or ()))
+    run_find(query, limit, ToolOptions(config, json, timeout, identity))
 
 
 ServerArgument = Annotated[

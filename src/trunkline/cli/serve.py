@@ -9,7 +9,13 @@ import signal
 import stat
 import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,6 +26,7 @@ from trunkline import __version__
 from trunkline.app import control
 from trunkline.app.application import App
 from trunkline.app.build import build_builtin
+from trunkline.app.local_clients import build_local_commands, build_session_handler
 from trunkline.app.nesting import find_nesting_error
 from trunkline.app.reload import ConfigReloader, ReloadResult
 from trunkline.app.service import (
@@ -170,9 +177,7 @@ async def _serve(
         app.commands["reload"] = reloader.reload
         await stack.enter_async_context(reload_triggers(reloader))
         try:
-            commands = {"snapshot": control.status_reader(app), **app.commands}
-            folder, *_ = control.socket_folders(os.environ)
-            await stack.enter_async_context(control.serve_control(commands, folder, app.report))
+            await stack.enter_async_context(_serve_commands(app))
         except OSError as error:  # serving matters more than the commands for operators
             announce(f"trunkline: `trunkline kill` and `ps` cannot reach this gateway: {error}")
         if stdio:
@@ -204,6 +209,18 @@ async def _serve(
                 notify_ready()
 
             await app.serve_http(http, opened, sockets.http)
+
+
+def _serve_commands(app: App) -> AbstractAsyncContextManager[Path]:
+    """Return the context in which commands of the user reach this gateway."""
+    commands = {
+        "snapshot": control.status_reader(app),
+        **app.commands,
+        **build_local_commands(app),
+    }
+    folder, *_ = control.socket_folders(os.environ)
+    handler = build_session_handler(app)
+    return control.serve_control(commands, folder, app.report, serve_session=handler)
 
 
 def _announce_reload(app: App, result: ReloadResult) -> None:

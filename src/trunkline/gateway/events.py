@@ -339,7 +339,7 @@ def _public_address(address: str) -> str:
 def brief_call(event: CallSummary, max_length: int | None = None) -> CallBrief:
     """Return the facts about a call, with names cut to `max_length`."""
     reason = None if event.error_code is None else event.error_kind or event.error_code
-    subject = event.principal.subject[:max_length]
+    subject = event.principal.label[:max_length]
     name = call_target(event, max_length)
     return CallBrief(subject, event.method, name, event.status, reason, event.duration)
 

@@ -247,7 +247,7 @@ class Gateway:
         self, principal: Principal, limit: str, *, session_ended: bool = False
     ) -> None:
         """Emit that a principal has reached a limit, by its key in the configuration."""
-        self.pipeline.events.emit(LimitReached(principal.subject, limit, session_ended))
+        self.pipeline.events.emit(LimitReached(principal.label, limit, session_ended))
 
     @property
     def ready(self) -> bool:

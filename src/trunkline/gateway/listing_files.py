@@ -18,6 +18,7 @@ Invariants:
 import asyncio
 import logging
 import re
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -67,12 +68,12 @@ class ListingFiles:
         self._max_total_bytes = max_total_bytes
         self._writer = BackgroundWriter[StoredListing | None](self._apply_changes, flush_timeout)
 
-    async def get(self, key: str) -> StoredListing | None:
-        """Return the last listing of a server, or None."""
+    async def get(self, key: str, max_age: float | None = None, /) -> StoredListing | None:
+        """Return the last listing of a server, or None, also if it is older than `max_age` s."""
         unsaved = self._writer.unsaved
         if key in unsaved:
             return unsaved[key]
-        return await asyncio.to_thread(_read_listing, self._path(key), key)
+        return await asyncio.to_thread(_read_listing, self._path(key), key, max_age)
 
     def put(self, key: str, listing: StoredListing) -> None:
         """Replace the listing of a server."""
@@ -134,9 +135,12 @@ class ListingFiles:
                 path.unlink(missing_ok=True)
 
 
-def _read_listing(path: Path, key: str) -> StoredListing | None:
+def _read_listing(path: Path, key: str, max_age: float | None) -> StoredListing | None:
     """Read one file; logs a warning and returns None if it is invalid or others may change it."""
     try:
+        # Every start of the server writes it, so its time is when the server last listed this.
+        if max_age is not None and time.time() - path.stat().st_mtime > max_age:
+            return None
         # Definitions are instructions for models, so only this user may write them.
         content = read_file(path, MAX_LISTING_BYTES, owner_only=True)
         found = msgspec.json.decode(content, type=_ListingFile)

@@ -90,6 +90,8 @@ class Registry:
         # The waits for first lists; all clients with the same features share one
         self._list_waits: dict[frozenset[str], asyncio.Task[None]] = {}
         self._variant: str | None = None
+        # The names of those that a command starts; None: all
+        self._selected: frozenset[str] | None = None
         self._restore_tasks: set[asyncio.Task[None]] = set()
         # What is stored of each upstream
         self._stored: dict[Upstream, StoredListing | None] = {}
@@ -118,12 +120,33 @@ class Registry:
             for upstream in self:
                 self._launch(upstream)
 
-    def _launch(self, upstream: Upstream) -> None:
+    def start_some(self, names: Collection[str], variant: str) -> None:
+        """Start these upstreams in addition to those that it has started; nothing waits for others.
+
+        What they list is stored for `variant`, but no stored listing of them is used.
+        """
+        if self._closed:
+            return
+        selected = self._selected or frozenset()
+        self._started_at = asyncio.get_running_loop().time()
+        self._running, self._started, self._variant = True, False, variant
+        self._selected = selected.union(names)
+        for upstream in self:
+            if upstream.name in self._selected and upstream.name not in selected:
+                self._launch(upstream, restores=False)
+
+    @property
+    def selected(self) -> list[Upstream]:
+        """The upstreams that are started: all but those that `start_some` left out."""
+        names = self._selected
+        return [upstream for upstream in self if names is None or upstream.name in names]
+
+    def _launch(self, upstream: Upstream, *, restores: bool = True) -> None:
         if self._running and not self._closed:
             upstream.set_enabled(not self._is_disabled(upstream.name))
             task = self._tasks[upstream] = asyncio.create_task(upstream.run())
             task.add_done_callback(lambda _: self._on_run_ended(upstream))
-            if self._variant is not None and upstream.settings.snapshot_key:
+            if restores and self._variant is not None and upstream.settings.snapshot_key:
                 self._restore_tasks.add(restoring := asyncio.create_task(self._restore(upstream)))
                 restoring.add_done_callback(self._on_restored)
 
@@ -134,7 +157,7 @@ class Registry:
     # Snapshots
 
     async def _restore(self, upstream: Upstream) -> None:
-        snapshot = await self._listings.get(self._listing_key(upstream))
+        snapshot = await self._listings.get(self._listing_key(upstream, str(self._variant)))
         if snapshot is not None and not upstream.has_been_tried:
             upstream.listed.restore(snapshot)
 
@@ -143,9 +166,37 @@ class Registry:
         if not self._restore_tasks and not self._closed:
             self.publish()
 
-    def _listing_key(self, upstream: Upstream) -> str:
+    async def restore_unselected(self, variants: Sequence[str], max_age: float) -> tuple[str, ...]:
+        """List what is stored of the upstreams that `start_some` left out.
+
+        The first of `variants` that is stored and at most `max_age` seconds old counts. Returns the
+        names of the upstreams without one.
+        """
+        selected = self.selected
+        missing = [
+            upstream.name
+            for upstream in self
+            if upstream not in selected
+            and not await self._restore_first(upstream, variants, max_age)
+        ]
+        self.publish()
+        return tuple(missing)
+
+    async def _restore_first(
+        self, upstream: Upstream, variants: Sequence[str], max_age: float
+    ) -> bool:
+        if not upstream.settings.snapshot_key:
+            return False
+        for variant in variants:
+            snapshot = await self._listings.get(self._listing_key(upstream, variant), max_age)
+            if snapshot is not None:
+                upstream.listed.restore(snapshot)
+                return True
+        return False
+
+    def _listing_key(self, upstream: Upstream, variant: str) -> str:
         """Return the key of a snapshot: what a server lists depends on more than its command."""
-        return sha256(f"{upstream.settings.snapshot_key} {self._variant}".encode()).hexdigest()
+        return sha256(f"{upstream.settings.snapshot_key} {variant}".encode()).hexdigest()
 
     def _store_listing(self, upstream: Upstream) -> None:
         """Store what an upstream has listed, or that it could not be started."""
@@ -158,7 +209,7 @@ class Registry:
         if upstream in self._stored and self._stored[upstream] == listing:
             return
         self._stored[upstream] = listing
-        key = self._listing_key(upstream)
+        key = self._listing_key(upstream, self._variant)
         if listing is None:
             self._listings.remove(key)
         else:
@@ -205,6 +256,11 @@ class Registry:
     def upstream(self, name: str) -> Upstream:
         """Return the upstream of this name."""
         return self._upstreams[name]
+
+    @property
+    def running(self) -> bool:
+        """Whether upstreams have been started."""
+        return self._running
 
     @property
     def visibility(self) -> Visibility:
@@ -375,7 +431,7 @@ class Registry:
         """Whether every upstream has been ready or has failed once."""
         # Cached: it never becomes false again, and every call asks.
         if not self._started:
-            self._started = all(upstream.has_been_tried for upstream in self)
+            self._started = all(upstream.has_been_tried for upstream in self.selected)
         return self._started
 
     @property
@@ -384,7 +440,7 @@ class Registry:
         return self.started and all(
             upstream.is_listed_for(client_features)
             for client_features in self._client_features
-            for upstream in self
+            for upstream in self.selected
         )
 
     def prepare_for(self, client_features: frozenset[str]) -> None:
@@ -446,7 +502,7 @@ class Registry:
         return make()
 
     def _is_listed_for(self, client_features: frozenset[str]) -> bool:
-        if self._restore_tasks or not all(u.is_listed_for(client_features) for u in self):
+        if self._restore_tasks or not all(u.is_listed_for(client_features) for u in self.selected):
             return False
         self._listed_features.add(client_features)  # clients wait only once
         return True

@@ -303,8 +303,12 @@ class StoredListing(Struct, frozen=True):
 class ListingStore(Protocol):
     """What each server listed last, by a digest of its configuration."""
 
-    async def get(self, key: str) -> StoredListing | None:
-        """Return the last listing of a server, or None; never raises."""
+    async def get(self, key: str, max_age: float | None = None, /) -> StoredListing | None:
+        """Return the last listing of a server, or None; never raises.
+
+        With `max_age`, a store that outlives the process ignores what it got more than so many
+        seconds ago.
+        """
         ...
 
     def put(self, key: str, listing: StoredListing) -> None:
@@ -323,7 +327,7 @@ class MemoryListingStore:
         self._max_servers = max_servers
         self._listings: dict[str, StoredListing] = {}
 
-    async def get(self, key: str) -> StoredListing | None:
+    async def get(self, key: str, _max_age: float | None = None, /) -> StoredListing | None:
         """Return the last listing of a server, or None."""
         return self._listings.get(key)
 

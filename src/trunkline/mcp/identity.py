@@ -31,15 +31,19 @@ class Principal(Struct, frozen=True, gc=False):
     id: str
     """Unique across all authentication modes. Sessions and other state belong to an id."""
     subject: str = ""
-    """The name that rules, limits and records use; the id unless set."""
+    """The name that rules, limits and kill switches use; the id unless set."""
     roles: tuple[str, ...] = ()
     """The roles, in order. Records name the first one."""
     scopes: frozenset[str] = frozenset()
     """The scopes of the token, if it states any."""
+    label: str = ""
+    """The name that records and logs show; the subject unless someone else acts in its place."""
 
     def __post_init__(self) -> None:
         if not self.subject:
             force_setattr(self, "subject", self.id)
+        if not self.label:
+            force_setattr(self, "label", self.subject)
 
 
 # The local user: over stdio, or over HTTP without `[auth]`.

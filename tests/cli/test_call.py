@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.samples import BROKEN, OPERATOR, child, config, run
 from tests.tasks import hang_guard
-from trunkline.cli.tools import call_tool, parse_arguments, result_text
+from trunkline.cli.call import ToolCall, call_tool, parse_arguments, result_text
 from trunkline.config import load_config
 from trunkline.jsonrpc import from_raw
 
@@ -126,7 +126,7 @@ async def test_progress_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("trunkline.cli.startup.progress", progress)
     loaded = load_config(Path(config(tmp_path, child("small", "count"))), {})
     async with hang_guard():
-        await call_tool(loaded, "small__count", parse_arguments(None, ()), None)
+        await call_tool(loaded, ToolCall("small__count", parse_arguments(None, ())))
     assert "starting small (0 s)" in shown
     assert shown[-3:] == [
         "calling small__count",
