@@ -310,7 +310,7 @@ class _RecordColumns(Struct, frozen=True):
 
 def recorded_principal(principal: Principal) -> str | None:
     """Return the id of a principal as records have it; None if it equals the subject."""
-    return None if principal.id == principal.subject else truncate(principal.id, MAX_ID_LENGTH)
+    return None if principal.id == principal.label else truncate(principal.id, MAX_ID_LENGTH)
 
 
 def truncate(text: str, max_length: int = MAX_LABEL_LENGTH) -> str:

@@ -86,7 +86,7 @@ class UsageReader:
     def shares(self, principal: Principal, surface: str) -> Mapping[str, float]:
         """Return how much a caller used each tool that its searches returned, from 0 to 1."""
         recorded = recorded_principal(principal)
-        return self._snapshot.shares(_searcher(self._gateway, recorded, principal.subject, surface))
+        return self._snapshot.shares(_searcher(self._gateway, recorded, principal.label, surface))
 
     @property
     def is_reading(self) -> bool:
