@@ -307,6 +307,6 @@ def test_a_stdio_gateway_without_a_client_has_started_nothing_and_is_not_asked(
         while not json.loads(run("ps", "--json").stdout):
             assert process.poll() is None
         assert run("call", "small__echo", "--config", file).exit_code == 0
-        assert json.loads(run("ps", "--json").stdout)[0]["servers"][0]["state"] == "idle"
+        assert json.loads(run("ps", "--json").stdout)[0]["servers"][0]["state"] == "not_started"
         process.communicate()
     assert started(starts) == ["small"]
