@@ -283,6 +283,18 @@ def test_a_stored_listing_leads_a_call_to_the_server_of_a_name_without_prefix(
     assert started(starts) == ["second"]
 
 
+def test_a_search_tool_starts_all_servers_because_it_may_call_them(
+    runtime: Path, tmp_path: Path
+) -> None:
+    starts = tmp_path / "starts"
+    search = '[servers.search]\nbuiltin = "search"\n'
+    file = config(tmp_path, counted("small", starts, "echo"), search)
+    arguments = json.dumps({"name": "small__echo", "arguments": {"a": 1}})
+    result = run("call", "search__call_tool", arguments, "--config", file)
+    assert (result.exit_code, result.stdout) == (0, "echo got {'a': 1}\n"), result.output
+    assert started(starts) == ["small"]
+
+
 def test_a_listing_that_no_start_has_confirmed_for_a_day_is_not_used(
     runtime: Path, tmp_path: Path
 ) -> None:

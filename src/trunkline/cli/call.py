@@ -196,7 +196,11 @@ async def _start_owner(started: StartedGateway, config: Config, name: str) -> No
     """Start the server of a tool; the others only if their stored listings cannot tell."""
     registry, able = started.gateway.registry, set(servers_for_name(config, name))
     wanted = set(able)
-    if len(able) != 1:
+    enabled = [server for server in config.servers if not server.disabled]
+    if any(server.name in able and server.builtin == "search" for server in enabled):
+        # It finds and calls the tools of all servers.
+        wanted = {server.name for server in enabled}
+    elif len(able) != 1:
         unknown = set(await started.restore())
         entry = registry.catalog.find(FeatureKind.TOOL, name)
         # For a name that no server could offer: their tools, to suggest one of them.
