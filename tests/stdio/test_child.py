@@ -349,6 +349,24 @@ async def test_text_on_stdout_is_kept_with_the_lines_of_stderr() -> None:
     await child.wait()
     assert child.stderr_tail() == ("stdout, not JSON-RPC: Hello",) * 20
     assert stray == ["Hello"] * 30
+
+
+@pytest.mark.parametrize("end", ["pass", "sys.stdin.read()"])
+@leaves_nothing_behind
+async def test_text_on_stdout_that_was_not_received_is_kept_when_the_child_is_closed(
+    end: str,
+) -> None:
+    log, stray = StderrLog(), list[str]()
+    code = f"import sys; print('usage: fs DIR', flush=True); {end}; print('{{}}\\nbye', end='')"
+    child = await ChildProcess.start(python(code), stderr_log=log, on_stray_output=stray.append)
+    if end == "pass":
+        await child.wait()
+    await child.aclose()
+    assert child.stderr_tail() == (
+        "stdout, not JSON-RPC: usage: fs DIR",
+        "stdout, not JSON-RPC: bye",
+    )
+    assert stray == []
     await child.aclose()
 
 

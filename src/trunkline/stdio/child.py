@@ -386,7 +386,7 @@ class ChildProcess:
             raise payload
         if payload is None and not self._closing:
             await self._find_end_reason()
-        elif payload is not None and self._stderr.on_line is not None:
+        elif payload is not None:
             self._keep_stray_output(payload)
         return payload
 
@@ -398,13 +398,15 @@ class ChildProcess:
 
     def _keep_stray_output(self, payload: bytes) -> None:
         """Keep text on stdout among the lines of stderr: it tells why a server does not answer."""
-        if payload[:_PEEKED_BYTES].lstrip().startswith((b"{", b"[")):
+        if self._stderr.on_line is None or payload[:_PEEKED_BYTES].lstrip().startswith(
+            (b"{", b"[")
+        ):
             return
         line = payload[:MAX_STDERR_LINE_BYTES]
         if self._stray_lines < _MAX_STRAY_LINES:
             self._stray_lines += 1
             self._stderr.keep(b"stdout, not JSON-RPC: " + line)
-        if self._on_stray_output is not None:
+        if self._on_stray_output is not None and not self._closing:
             self._on_stray_output(line.decode("utf-8", "replace"))
 
     async def _find_end_reason(self) -> None:
@@ -445,7 +447,7 @@ class ChildProcess:
         Cancelling it kills them at once.
         """
         first, self._closing = not self._closing, True
-        self._stdout.discard_unread()
+        self._stdout.discard_unread(self._keep_stray_output)
         self._write_coalescer.flush()  # deliver what was sent before
         self._stdin.transport.close()
         try:
@@ -617,16 +619,41 @@ class _Stdout(LineReader):
     def __init__(self) -> None:
         super().__init__(MAX_LINE_BYTES)
         self.closed = asyncio.Event()
+        self._on_discarded: Callable[[bytes], None] | None = None
+
+    def data_received(self, data: bytes) -> None:
+        if self._on_discarded is None:
+            super().data_received(data)
+        else:
+            self._payloads.extend(self._framer.feed(data))
+            self._discard_payloads(self._on_discarded)
+
+    def eof_received(self) -> bool:
+        still_open = super().eof_received()
+        if self._on_discarded is not None:
+            self._discard_payloads(self._on_discarded)
+        return still_open
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self.closed.set()
 
-    def discard_unread(self) -> None:
-        """End all waiting reads, and keep reading so that the child cannot block on a write."""
-        self.discard()
+    def discard_unread(self, on_discarded: Callable[[bytes], None]) -> None:
+        """End all waiting reads, and keep reading so that the child cannot block on a write.
+
+        `on_discarded` gets the payloads that are not received any more.
+        """
+        self._on_discarded = on_discarded
+        self._discard_payloads(on_discarded)
+        self.set_ended()
         if not self.transport.is_closing():
             self.transport.resume_reading()
+
+    def _discard_payloads(self, on_discarded: Callable[[bytes], None]) -> None:
+        for payload in self._payloads:
+            if isinstance(payload, bytes):
+                on_discarded(payload)
+        self._payloads.clear()
 
 
 class _StderrTail(asyncio.Protocol):
