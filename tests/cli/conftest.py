@@ -1,4 +1,7 @@
-"""Fixtures of all command tests."""
+"""Fixtures of all command tests.
+
+It imports nothing of Trunkline: `--stores` replaces the stores before anything else is imported.
+"""
 
 import math
 import tempfile
@@ -7,14 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from trunkline.app import control
-from trunkline.cli import startup
-
 
 @pytest.fixture(autouse=True)
 def silent_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """Never announce a slow start: on a busy machine, any start may be slow."""
-    monkeypatch.setattr(startup, "ANNOUNCE_AFTER", math.inf)
+    monkeypatch.setattr("trunkline.cli.startup.ANNOUNCE_AFTER", math.inf)
 
 
 @pytest.fixture
@@ -24,6 +24,6 @@ def runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Generator[Path]:
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
         monkeypatch.delenv("TMPDIR", raising=False)
-        monkeypatch.setattr(control, "FALLBACK_FOLDER", Path(folder))
-        monkeypatch.setattr(control, "SERVICE_FOLDERS", ())
+        monkeypatch.setattr("trunkline.app.control.FALLBACK_FOLDER", Path(folder))
+        monkeypatch.setattr("trunkline.app.control.SERVICE_FOLDERS", ())
         yield Path(folder)
