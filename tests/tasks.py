@@ -53,16 +53,20 @@ async def hang_guard() -> AsyncGenerator[None]:
 class LoopClock:
     """The clock of the running loop, which only moves when a test moves it.
 
-    For timeouts that a test expects to expire. So the speed of the machine does not matter.
+    For timeouts that a test expects to expire. So the speed of the machine does not matter. With
+    `runs`, for tests that wait for real processes, it also moves by itself.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, runs: bool = False) -> None:
         loop = asyncio.get_running_loop()
         self._now = loop.time()
+        self._runs_from = time.monotonic() if runs else None
         self._hangs_at = time.monotonic() + HANG_TIMEOUT
         loop.time = self._time
 
     def _time(self) -> float:
+        if self._runs_from is not None:
+            return self._now + time.monotonic() - self._runs_from
         hangs = time.monotonic() > self._hangs_at
         return self._now + HANG_TIMEOUT if hangs else self._now  # lets `tidy` end the test
 
