@@ -15,7 +15,7 @@ from websockets.frames import CloseCode
 from tests.cli.samples import Answer, fetch, hello
 from tests.http.scripted_server import CERTIFICATE, KEY
 from tests.http.test_asgi import Server, body, http
-from tests.tasks import LoopClock, hang_guard, settle
+from tests.tasks import HANG_TIMEOUT, LoopClock, hang_guard, settle
 from trunkline import __version__
 from trunkline.app.application import DEFAULT_CONFIG, App
 from trunkline.app.build import AppLimits, ShutdownTimeouts, build_tls_context
@@ -119,7 +119,10 @@ async def test_a_call_in_flight_is_finished_before_shutdown(calls: Any) -> None:
 
 
 async def test_a_call_that_does_not_end_is_cancelled_at_the_drain_timeout() -> None:
-    app = App(DEFAULT_CONFIG, limits=AppLimits(shutdown=ShutdownTimeouts(drain=0.05)))
+    app = App(
+        DEFAULT_CONFIG,
+        limits=AppLimits(shutdown=ShutdownTimeouts(drain=0.05, final_read=HANG_TIMEOUT)),
+    )
     called = add_blocking_tool(app, asyncio.Event())
     async with hang_guard():
         async with app.listening(HERE):

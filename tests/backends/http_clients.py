@@ -1,4 +1,4 @@
-"""Connections to MCP servers over HTTP for tests, with short timeouts."""
+"""Connections to MCP servers over HTTP for tests, whose delays are short."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable
@@ -31,8 +31,8 @@ VERSION = "mcp-protocol-version"
 SHORT_STREAM_LIMITS = StreamLimits(
     reconnect_delay=0.001,
     min_reconnect_delay=0.001,
-    close_drain_timeout=0.2,
-    session_delete_timeout=0.2,
+    close_drain_timeout=20.0,
+    session_delete_timeout=20.0,
 )
 SHORT_LIMITS = BackendLimits(streams=SHORT_STREAM_LIMITS, answer_drain_timeout=0.0)
 

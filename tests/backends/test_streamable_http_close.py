@@ -31,7 +31,7 @@ from tests.backends.http_servers import (
     streams,
 )
 from tests.http.scripted_server import ScriptedConnection, scripted_server
-from tests.tasks import is_stuck, settle, stop, tidy
+from tests.tasks import LoopClock, is_stuck, settle, stop, tidy
 from trunkline.backends.limits import StreamLimits
 from trunkline.backends.streamable_http import StreamableHttpClient
 from trunkline.http.client import HttpClient, HttpResponse, PostSink, ServerUnreachable
@@ -304,23 +304,27 @@ async def test_closing_waits_for_messages_being_sent_and_not_for_pending_answers
     async def think() -> Any:
         await asyncio.Event().wait()
 
-    web, listener = FakeSessionServer(), RecordingHandler()
+    clock, web, listener = LoopClock(), FakeSessionServer(), RecordingHandler()
     listener.answer = think
     web.reactions["tools/call"] = streams(server_request(1, "ask"), end=False)
     async with client_in_session(web) as link:
         calling = asyncio.create_task(call(link, handler=listener))
         await listener.asked.wait()
         await stop(calling)
+        await clock.advance_until(asyncio.create_task(link.aclose()))
     assert web.received_for("answer") == []
     assert web.methods[-2:] == ["notifications/cancelled", "DELETE"]
 
 
 @tidy
 async def test_a_server_that_does_not_answer_the_delete_is_left() -> None:
-    web, hold = FakeSessionServer(), BlockedReply()
+    clock, web, hold = LoopClock(), FakeSessionServer(), BlockedReply()
     web.reactions["DELETE"] = hold
     async with client_in_session(web) as link:
-        await link.aclose()
+        closing = asyncio.create_task(link.aclose())
+        await hold.started.wait()
+        await clock.advance(SHORT_STREAM_LIMITS.session_delete_timeout)
+        await closing
         await hold.disconnected.wait()
 
 

@@ -22,7 +22,7 @@ from tests.http.test_connection import (
     later,
     serving,
 )
-from tests.tasks import is_stuck, settle
+from tests.tasks import HANG_TIMEOUT, is_stuck, settle
 from trunkline.http.address import TrustedProxies, client_network
 from trunkline.http.exchange import HttpExchange
 from trunkline.http.listener import HttpListener
@@ -377,7 +377,8 @@ async def test_a_disconnected_client_cannot_be_upgraded() -> None:
 
 @on_both_loops
 async def test_a_stream_of_a_half_closed_client_can_be_read_to_its_end() -> None:
-    async with conversing(handler := QueueingHandler()) as client:
+    limits = HttpLimits(half_closed_timeout=HANG_TIMEOUT)
+    async with conversing(handler := QueueingHandler(), limits) as client:
         client.get("/", *UPGRADE)
         client.send(b"early")
         exchange = await handler.next()
