@@ -23,7 +23,7 @@ from trunkline.http.message import HttpLimits
 from trunkline.jsonrpc import ConnectionLost
 from trunkline.write_coalescer import WriteCoalescer
 
-DEFAULTS = HttpLimits()
+DEFAULTS = HttpLimits(half_closed_timeout=60.0)
 BIG = 32 * 1024 * 1024
 """More than kernels buffer."""
 

@@ -278,7 +278,7 @@ async def test_a_message_of_the_maximum_size_is_received() -> None:
 
 @tidy
 async def test_input_of_a_failed_client_is_discarded_so_that_it_can_read_the_reason() -> None:
-    wire = Wire()
+    wire, _ = Wire(), LoopClock()  # closing does not time out
     transport = channel_on(wire)
     wire.put(text(b"x" * 1001), b"more", b"and more")
     assert await received(transport) == []
@@ -429,7 +429,7 @@ async def test_closing_is_bounded_in_time(reading: bool) -> None:
 
 @tidy
 async def test_cancelling_close_disconnects_at_once() -> None:
-    wire = Wire()
+    wire, _ = Wire(), LoopClock()  # closing does not time out
     transport = channel_on(wire)
     closing = asyncio.create_task(transport.aclose())
     assert await is_stuck(closing)
