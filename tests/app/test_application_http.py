@@ -152,9 +152,11 @@ async def test_a_websocket_with_an_endless_call_is_closed_with_going_away() -> N
         await client.send(json.dumps(message))
         await called.wait()
         stopped.set()
+        await clock.advance(shutdown.drain)
+        await clock.advance(gateway.close_timeout)
+        await client.wait_closed()
         await clock.advance_until(listening)
         await listening
-        await client.wait_closed()
         assert client.close_code == CloseCode.GOING_AWAY
         await app.aclose()
 

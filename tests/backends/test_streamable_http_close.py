@@ -311,7 +311,10 @@ async def test_closing_waits_for_messages_being_sent_and_not_for_pending_answers
         calling = asyncio.create_task(call(link, handler=listener))
         await listener.asked.wait()
         await stop(calling)
-        await clock.advance_until(asyncio.create_task(link.aclose()))
+        closing = asyncio.create_task(link.aclose())
+        await web.wait_for("notifications/cancelled")
+        await clock.advance(SHORT_STREAM_LIMITS.close_drain_timeout)
+        await closing
     assert web.received_for("answer") == []
     assert web.methods[-2:] == ["notifications/cancelled", "DELETE"]
 

@@ -18,7 +18,7 @@ from tests.endpoints.exchanges import (
     rpc_request,
     with_head,
 )
-from tests.tasks import is_stuck, settle, tidy
+from tests.tasks import LoopClock, is_stuck, settle, tidy
 from trunkline.endpoints.principal_limits import InFlightLimiter
 from trunkline.endpoints.stateless import StatelessEndpoint
 from trunkline.jsonrpc import Incident, Request, RpcError, decode
@@ -276,7 +276,7 @@ async def test_closing_answers_running_requests(begun: bool) -> None:
 
 @tidy
 async def test_closing_does_not_wait_for_clients_that_do_not_read() -> None:
-    blocked = BlockedMethod()
+    blocked, clock = BlockedMethod(), LoopClock()
     async with opened(close_timeout=0.01, wait=blocked) as client:
         exchange = client.post()
         await blocked.started.wait()
@@ -284,5 +284,6 @@ async def test_closing_does_not_wait_for_clients_that_do_not_read() -> None:
         exchange.room.clear()
         closing = asyncio.create_task(client.endpoint.aclose())
         assert await is_stuck(closing)
+        await clock.advance(0.01)
         await closing
         assert json.loads(exchange.events[-1].data)["error"]["code"] == -32603
