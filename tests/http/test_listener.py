@@ -22,7 +22,7 @@ from tests.http.test_connection import (
     later,
     serving,
 )
-from tests.tasks import HANG_TIMEOUT, is_stuck, settle
+from tests.tasks import HANG_TIMEOUT, LoopClock, is_stuck, settle, tidy
 from trunkline.http.address import TrustedProxies, client_network
 from trunkline.http.exchange import HttpExchange
 from trunkline.http.listener import HttpListener
@@ -183,16 +183,16 @@ async def test_an_idle_connection_is_closed() -> None:
         assert await client.rest() == b""
 
 
+@tidy
 async def test_a_running_exchange_has_no_deadline() -> None:
-    limits = HttpLimits(head_timeout=SOON, idle_timeout=SOON, body_timeout=SOON)
-    async with (
-        serving(handler := QueueingHandler(), limits) as listener,
-        connected(listener) as client,
-    ):
+    clock = LoopClock()
+    async with serving(handler := QueueingHandler()) as listener, connected(listener) as client:
+        client.get()
+        exchange = await handler.next()
         async with connected(listener) as idle:
-            client.get()
-            exchange = await handler.next()
-            await idle.rest()
+            closed = asyncio.create_task(idle.rest())
+            await clock.advance_until(closed)
+            await clock.advance(3600.0)
         exchange.respond(200)
         assert (await client.answer()).status == 200
 
