@@ -337,10 +337,15 @@ class Reader:
     def _follow(self, command: str, lines: int) -> str:
         process = self._start(f"exec {command}", stderr=subprocess.STDOUT)
         assert process.stdout is not None
-        with ends_if_it_hangs(process):
-            text = "".join(process.stdout.readline() for _ in range(lines))
-            process.send_signal(signal.SIGINT)
-            process.communicate()
+        try:
+            with ends_if_it_hangs(process):
+                text = "".join(process.stdout.readline() for _ in range(lines))
+                process.send_signal(signal.SIGINT)
+                process.communicate()
+        except AssertionError as error:
+            # It shows what was done before, such as the call that should have been recorded.
+            error.add_note("\n".join(f"$ {each.command}\n{each.text}" for each in self.printed))
+            raise
         assert text.count("\n") == lines, text
         return text
 

@@ -257,7 +257,7 @@ class WriterTimes(Struct, frozen=True):
     heartbeat_interval: float = 1.0
     min_retry_delay: float = 0.2
     max_retry_delay: float = 15.0
-    close_timeout: float = 3.0  # shutdown waits for the last records to be written
+    close_timeout: float = 10.0  # shutdown waits for the last records to be written
 
 
 DEFAULT_TIMES = WriterTimes()
