@@ -1,5 +1,6 @@
 """One gateway over HTTP in front of real servers, shared by the tests that only call it."""
 
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -8,6 +9,9 @@ import pytest_asyncio
 
 from outside.gateway import EVERYTHING, UNREACHABLE_URL, Gateway, Servers, everything, gateway, sdk
 from outside.program import BIN
+
+# A background job of a shell ignores SIGINT, and so would the programs that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """Shared by all tests: the `--update` and `--stores` switches, and temporary state directories."""
 
+import signal
 from collections.abc import Generator
 
 import pytest
@@ -9,6 +10,9 @@ from hypothesis import settings
 # `make test` short; the most important tests ask for more themselves.
 settings.register_profile("patient", deadline=None, max_examples=50)
 settings.load_profile("patient")
+
+# A background job of a shell ignores SIGINT, and so would the programs that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

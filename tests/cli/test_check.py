@@ -1,7 +1,6 @@
 """`trunkline check`, against real processes."""
 
 import json
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -175,7 +174,6 @@ def test_ctrl_c_ends_check_without_a_traceback_or_leftover_processes(tmp_path: P
         text=True,
         timeout=HANG_TIMEOUT,
         check=False,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     assert (result.returncode, result.stdout) == (130, "")
     assert result.stderr == ""

@@ -33,9 +33,6 @@ import asyncio, json, os, signal, sys
 from trunkline.stdio.child import ChildProcess
 from trunkline.stdio.orphan_reaper import OrphanReaper
 
-# A background job of a shell ignores SIGINT.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-
 async def main(children):
     env = {"ROLL": os.environ["ROLL"]}
     started = [await ChildProcess.start(argv, env=env) for argv in children]
