@@ -7,6 +7,7 @@ Invariants:
 
 import asyncio
 import os
+import random
 import re
 import signal
 import socket
@@ -142,7 +143,9 @@ def _read(path: Path) -> bytes:
 
 
 def free_port() -> int:
-    """Return a free port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Return a free port below those that the system chooses, so that it stays free."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
