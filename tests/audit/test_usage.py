@@ -1,7 +1,9 @@
 """Usage reader: what callers used comes from the audit log, so it survives a restart."""
 
 import asyncio
+import contextlib
 import threading
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -53,14 +55,18 @@ class Log:
         fields = {"principal": who, "name": "fs__read", "at": 1010.0} | changes
         self.write(encoder(gateway).encode_call(make_call(**fields)))
 
+    def close(self) -> None:
+        self.chain.store.close()
+
 
 def encoder(gateway: str) -> RecordEncoder:
     return RecordEncoder(gateway, Redactor(RedactionRules()))
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Log:
-    return Log(tmp_path)
+def log(tmp_path: Path) -> Generator[Log]:
+    with contextlib.closing(Log(tmp_path)) as log:
+        yield log
 
 
 def shares(reader: UsageReader, who: Principal = ANNA, surface: str = "s1") -> dict[str, float]:
@@ -189,9 +195,9 @@ def test_another_log_at_the_same_place_is_read_from_its_start(log: Log, tmp_path
     log.call()
     reader = log.reader()
     assert shares(reader) != {}
-    other = Log(tmp_path / "other")
-    other.search()
-    other.call(name="fs__write")
+    with contextlib.closing(Log(tmp_path / "other")) as other:
+        other.search()
+        other.call(name="fs__write")
     log.folder = other.folder
     assert shares(reader) == {"fs__write": 0.5}
 
@@ -224,9 +230,9 @@ async def test_it_reads_in_a_thread_at_intervals_also_after_a_failure(tmp_path: 
     reader.start()
     reader.start()
     assert await reader.threads.get() is not threading.main_thread()
-    log = Log(tmp_path)
-    log.search()
-    log.call()
+    with contextlib.closing(Log(tmp_path)) as log:
+        log.search()
+        log.call()
     while not reader.shares(ANNA, "s1"):
         await reader.threads.get()
     reader.stop()
