@@ -29,7 +29,7 @@ from trunkline.http.listener import HttpListener
 from trunkline.http.message import HttpLimits
 from trunkline.jsonrpc import ConnectionLost, Incident
 
-SOON = 0.05
+SOON = 0.3
 """A deadline that is meant to pass."""
 
 
