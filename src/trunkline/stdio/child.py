@@ -282,7 +282,7 @@ class ChildProcess:
         self._exit_timeout = exit_timeout
         self._stderr_close_timeout = stderr_close_timeout
         self._stdin = _Stdin()
-        self._stdout = _Stdout()
+        self._stdout = _Stdout(self._keep_stray_output)
         self._stderr = _StderrTail(max_stderr_lines)
         self._closing = False
         self._terminated = False
@@ -398,9 +398,8 @@ class ChildProcess:
 
     def _keep_stray_output(self, payload: bytes) -> None:
         """Keep text on stdout among the lines of stderr: it tells why a server does not answer."""
-        if self._stderr.on_line is None or payload[:_PEEKED_BYTES].lstrip().startswith(
-            (b"{", b"[")
-        ):
+        is_text = not payload[:_PEEKED_BYTES].lstrip().startswith((b"{", b"["))
+        if self._stderr.on_line is None or not is_text:
             return
         line = payload[:MAX_STDERR_LINE_BYTES]
         if self._stray_lines < _MAX_STRAY_LINES:
@@ -447,7 +446,7 @@ class ChildProcess:
         Cancelling it kills them at once.
         """
         first, self._closing = not self._closing, True
-        self._stdout.discard_unread(self._keep_stray_output)
+        self._stdout.discard_unread()
         self._write_coalescer.flush()  # deliver what was sent before
         self._stdin.transport.close()
         try:
@@ -616,43 +615,39 @@ class _Stdin(asyncio.Protocol):
 
 
 class _Stdout(LineReader):
-    def __init__(self) -> None:
+    def __init__(self, on_discarded: Callable[[bytes], None]) -> None:
+        """`on_discarded` gets the payloads that arrive after `discard_unread`, or wait then."""
         super().__init__(MAX_LINE_BYTES)
         self.closed = asyncio.Event()
-        self._on_discarded: Callable[[bytes], None] | None = None
+        self._on_discarded = on_discarded
+        self._discards = False
 
-    def data_received(self, data: bytes) -> None:
-        if self._on_discarded is None:
-            super().data_received(data)
-        else:
-            self._payloads.extend(self._framer.feed(data))
-            self._discard_payloads(self._on_discarded)
+    def discard_unread(self) -> None:
+        """End all waiting reads, and keep reading so that the child cannot block on a write."""
+        self._discards = True
+        self._discard_payloads()
+        self.set_ended()
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def discard_late(self, data: bytes) -> None:
+        self._payloads.extend(self._framer.feed(data))
+        self._discard_payloads()
 
     def eof_received(self) -> bool:
         still_open = super().eof_received()
-        if self._on_discarded is not None:
-            self._discard_payloads(self._on_discarded)
+        if self._discards:
+            self._discard_payloads()
         return still_open
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self.closed.set()
 
-    def discard_unread(self, on_discarded: Callable[[bytes], None]) -> None:
-        """End all waiting reads, and keep reading so that the child cannot block on a write.
-
-        `on_discarded` gets the payloads that are not received any more.
-        """
-        self._on_discarded = on_discarded
-        self._discard_payloads(on_discarded)
-        self.set_ended()
-        if not self.transport.is_closing():
-            self.transport.resume_reading()
-
-    def _discard_payloads(self, on_discarded: Callable[[bytes], None]) -> None:
+    def _discard_payloads(self) -> None:
         for payload in self._payloads:
             if isinstance(payload, bytes):
-                on_discarded(payload)
+                self._on_discarded(payload)
         self._payloads.clear()
 
 

@@ -51,6 +51,7 @@ class LineReader(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Deliver or queue the payloads that arrived; pause reading when too many wait."""
         if self._ended:
+            self.discard_late(data)
             return
         parsed = self._framer.feed(data)
         # Queued payloads go first: order is kept.
@@ -66,6 +67,9 @@ class LineReader(asyncio.Protocol):
             self._paused = True
             self.transport.pause_reading()
         self._data_ready.set()
+
+    def discard_late(self, data: bytes) -> None:
+        """Handle bytes that arrive after the stream was ended; they are ignored here."""
 
     def eof_received(self) -> bool:
         """Handle the end of the stream."""
