@@ -148,7 +148,7 @@ const roam = async (server) => {
   found.think = await everything("trigger-sampling-request", { prompt: "x" });
   found.open_url = await everything("trigger-url-elicitation", { url: "https://example.org/" });
   const onprogress = ({ progress }) => found.progress.push(progress);
-  await everything("trigger-long-running-operation", { duration: 0.3, steps: 3 }, { onprogress });
+  await everything("trigger-long-running-operation", { duration: 0.6, steps: 6 }, { onprogress });
   found.asked = asked;
   asked = [];
   return found;

@@ -71,5 +71,8 @@ def test_uvx_runs_the_gateway(release: Path, tmp_path: Path) -> None:
 
 
 def test_pipx_runs_the_gateway(release: Path, tmp_path: Path) -> None:
-    command = (TOOLS / "pipx", "run", f"--pip-args=--find-links={release}", "trunkline")
+    # With a version: a newer release of the registry must not take its place.
+    options = ("run", f"--pip-args=--find-links={release}", "--spec", f"trunkline=={__version__}")
+    command = (TOOLS / "pipx", *options, "trunkline")
+    assert __version__ in run(tmp_path / "home", *command, "--version")
     assert '"state":"ready"' in run(tmp_path / "home", *command, "call", "trunkline__status")

@@ -156,8 +156,8 @@ def write_notices(target: Path, python: Path, version: str) -> None:
     licences.write_text(listed, encoding="utf-8")
 
 
-def audit() -> str:
-    """Look the locked packages up in the database of vulnerabilities, where it can be reached."""
+def audit(*, is_required: bool) -> str:
+    """Look up the locked packages in the database of vulnerabilities; it needs a network."""
     command = (
         TOOLS / "pip-audit",
         "--format=json",
@@ -169,7 +169,10 @@ def audit() -> str:
     try:
         found = json.loads(done.stdout)["dependencies"]
     except ValueError:
-        return f"not possible here: {done.stderr.strip().splitlines()[-1]}"
+        reason = done.stderr.strip() or f"exit code {done.returncode}"
+        if is_required:
+            raise ReleaseError(f"pip-audit failed:\n{reason}") from None
+        return f"not possible here: {reason.splitlines()[-1]}"
     vulnerable = [each for each in found if each.get("vulns")]
     if vulnerable:
         raise ReleaseError(f"known vulnerabilities: {json.dumps(vulnerable, indent=2)}")
@@ -193,7 +196,7 @@ def main() -> None:
     folder = target.with_name(f"{target.name}-try")
     try_out(target, folder, version)
     write_notices(target, folder / "full/bin/python", version)
-    print("pip-audit:", audit())
+    print("pip-audit:", audit(is_required=not options.no_tag))
     shutil.rmtree(folder)
     if not options.no_tag:
         run("git", "tag", "--annotate", f"v{version}", "--message", f"Trunkline {version}")

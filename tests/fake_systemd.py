@@ -9,8 +9,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-# The longest time to wait for a message; tests never wait for it to pass.
-RECEIVE_TIMEOUT = 60.0
+from tests.tasks import HANG_TIMEOUT
 
 # Moves the sockets to the numbers from 3 on, and names this process in the variables, as systemd
 # does between fork and exec.
@@ -34,7 +33,7 @@ class FakeSystemd:
         self.address = f"\0{folder}/notify" if abstract else str(folder / "notify")
         self.notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.notify.bind(self.address)
-        self.notify.settimeout(RECEIVE_TIMEOUT)
+        self.notify.settimeout(HANG_TIMEOUT)
         self.sockets: list[tuple[str, socket.socket]] = []
 
     def listen(self, address: tuple[str, int] = ("127.0.0.1", 0), name: str = "http") -> int:
@@ -94,7 +93,7 @@ class FakeSystemd:
     def stop(self, process: "subprocess.Popen[str]") -> str:
         """Stop the service as systemd does; return what it wrote to stderr."""
         process.send_signal(signal.SIGTERM)
-        return process.communicate(timeout=RECEIVE_TIMEOUT)[1]
+        return process.communicate(timeout=HANG_TIMEOUT)[1]
 
     def close(self) -> None:
         """Close all sockets."""

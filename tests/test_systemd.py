@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tasks import HANG_TIMEOUT
 from trunkline.systemd import (
     MAX_PENDING,
     Notifier,
@@ -77,8 +78,6 @@ def adopt(descriptor: int, names: str = "web") -> ServiceEnvironment:
     ("host", "address"), [("127.0.0.1", "127.0.0.1:"), ("::1", "[::1]:"), ("::", "[::]:")]
 )
 def test_a_listening_socket_is_adopted_with_its_name_and_address(host: str, address: str) -> None:
-    if ":" in host and not socket.has_ipv6:
-        pytest.skip("this system has no IPv6")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, 0), family=family) as listening:
         port = listening.getsockname()[1]
@@ -145,7 +144,7 @@ class Receiver:
 
     async def receive(self) -> str:
         """Wait for the next message."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG_TIMEOUT):
             return (await asyncio.get_running_loop().sock_recv(self.socket, 65536)).decode()
 
     def read(self) -> list[str]:
@@ -235,11 +234,14 @@ async def test_a_missing_socket_is_logged_once(
 
 
 async def test_the_watchdog_is_fed_from_the_loop_until_the_notifier_is_closed(
-    receiver: Receiver,
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    enabled: list[bool] = []
+    monkeypatch.setattr("trunkline.systemd.faulthandler.enable", lambda: enabled.append(True))
     notifier = Notifier(receiver.address, 0.02)
     notifier.notify_status("not ready yet")
     notifier.notify_ready("ready")
+    assert enabled == [True]
     found = [await receiver.receive() for _ in range(4)]
     assert found == ["READY=1\nSTATUS=ready", *["WATCHDOG=1"] * 3]
     notifier.notify_stopping("stopping")

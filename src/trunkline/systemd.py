@@ -12,7 +12,7 @@ Invariants:
 2. Variables that are meant for another process are ignored.
 3. Only listening TCP sockets are accepted.
 4. Sending never blocks. Messages that find no room are sent later, in order, MAX_PENDING at most.
-5. READY=1 is sent once the service has become ready and not after STOPPING=1, also by a reload.
+5. READY=1 is sent only after `notify_ready` and before STOPPING=1. Reloads follow the same rule.
 """
 
 import asyncio

@@ -443,6 +443,11 @@ ASKED = {"Authorization": "Bearer ${env:TRUNKLINE_TOKEN}"}
             {"command": "t", "env_vars": ["A", "TRUNKLINE_TOKEN"], "args": []},
         ),
         (
+            {"command": "t", "env_vars": "ABC"},
+            {"command": "t", "args": [], "env_vars": ["TRUNKLINE_TOKEN"]},
+            {"command": "t", "env_vars": ["TRUNKLINE_TOKEN"], "args": []},
+        ),
+        (
             {"url": "a", "bearer_token_env_var": "MINE"},
             {"url": "a", "bearer_token_env_var": "TRUNKLINE_TOKEN"},
             {"url": "a", "bearer_token_env_var": "MINE"},

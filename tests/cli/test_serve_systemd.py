@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.samples import BROKEN, OPERATOR, SERVER, config
-from tests.fake_systemd import RECEIVE_TIMEOUT, FakeSystemd
+from tests.fake_systemd import FakeSystemd
+from tests.tasks import HANG_TIMEOUT
 
 HTTP = '[http]\nlisten = "127.0.0.1:0"\n'
 
@@ -42,7 +43,7 @@ def systemd(tmp_path: Path) -> Generator[FakeSystemd]:
 
 
 def get(port: int, path: str = "/healthz", host: str = "127.0.0.1") -> tuple[int, bytes]:
-    connection = HTTPConnection(host, port, timeout=RECEIVE_TIMEOUT)
+    connection = HTTPConnection(host, port, timeout=HANG_TIMEOUT)
     try:
         connection.request("GET", path, headers={"connection": "close"})
         response = connection.getresponse()
@@ -84,11 +85,11 @@ def test_over_stdio_the_service_is_ready_too(systemd: FakeSystemd, tmp_path: Pat
     command = [sys.executable, "-m", "trunkline", "serve", "--config", file]
     variables = os.environ | systemd.variables(None)
     end = server.fileno()
-    with client, subprocess.Popen(command, stdin=end, stdout=end, env=variables) as process:
+    with subprocess.Popen(command, stdin=end, stdout=end, env=variables) as process, client:
         server.close()
         assert systemd.receive()["READY"] == "1"
         client.shutdown(socket.SHUT_WR)
-        assert process.wait(RECEIVE_TIMEOUT) == 0
+        assert process.wait(HANG_TIMEOUT) == 0
     assert systemd.receive_until("STOPPING")
 
 
@@ -123,7 +124,7 @@ def test_the_reload_command_finds_the_service_and_fails_with_an_invalid_file(
         for content, code in ((Path(file).read_text(), 0), ("nonsense = 1", 1)):
             Path(file).write_text(content)
             with subprocess.Popen(command, env=variables) as reload:
-                assert reload.wait(RECEIVE_TIMEOUT) == code
+                assert reload.wait(HANG_TIMEOUT) == code
             systemd.receive_until("RELOADING")
             systemd.receive_until("READY")
         systemd.stop(process)
@@ -147,7 +148,7 @@ def test_if_the_watchdog_ends_the_gateway_it_shows_where_it_was(
     with systemd.started(["--config", file], watchdog=60) as process:
         systemd.receive_until("WATCHDOG")
         process.send_signal(signal.SIGABRT)
-        _, err = process.communicate(timeout=RECEIVE_TIMEOUT)
+        _, err = process.communicate(timeout=HANG_TIMEOUT)
     assert process.returncode == -signal.SIGABRT
     assert "most recent call first" in err
     assert "in run_event_loop" in err
@@ -157,7 +158,7 @@ def test_inherited_sockets_are_served_and_replace_the_configured_address(
     systemd: FakeSystemd, tmp_path: Path
 ) -> None:
     ports = [systemd.listen(), systemd.listen()]
-    waiting = socket.create_connection(("127.0.0.1", ports[0]), RECEIVE_TIMEOUT)
+    waiting = socket.create_connection(("127.0.0.1", ports[0]), HANG_TIMEOUT)
     waiting.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
     listen = '[http]\nlisten = "127.0.0.1:9"\n'
     with systemd.started(["--config", config(tmp_path, listen, OPERATOR)]) as process:
@@ -173,7 +174,6 @@ def test_inherited_sockets_are_served_and_replace_the_configured_address(
     assert all(f"MCP at http://{address}/mcp\n" in err for address in addresses)
 
 
-@pytest.mark.skipif(not socket.has_ipv6, reason="this system has no IPv6")
 def test_an_inherited_ipv6_socket_is_served_without_any_configured_address(
     systemd: FakeSystemd, tmp_path: Path
 ) -> None:
@@ -212,7 +212,7 @@ def test_a_socket_that_must_not_be_served_is_refused(
     systemd.listen((host, 0), name)
     file = config(tmp_path, tables, OPERATOR)
     with systemd.started(["--config", file, *arguments]) as process:
-        _, err = process.communicate(timeout=RECEIVE_TIMEOUT)
+        _, err = process.communicate(timeout=HANG_TIMEOUT)
     assert process.returncode == 1
     assert err.startswith("trunkline: cannot serve: systemd passed ")
     assert reason in err
@@ -242,7 +242,7 @@ def test_a_restart_loses_no_connection_attempt(systemd: FakeSystemd, tmp_path: P
         assert get(port)[0] == 200
         systemd.stop(process)
     # No gateway runs now: the clients wait in the queue of the socket.
-    waiting = [socket.create_connection(("127.0.0.1", port), RECEIVE_TIMEOUT) for _ in range(3)]
+    waiting = [socket.create_connection(("127.0.0.1", port), HANG_TIMEOUT) for _ in range(3)]
     for each in waiting:
         each.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
     with systemd.started(arguments) as process:

@@ -121,6 +121,9 @@ def test_what_cannot_be_edited_safely_is_refused() -> None:
     for text in ('{"a": 1}', '{"a": [1]}', "[1]", "{nonsense"):
         with pytest.raises(EditError, match="edit the file by hand"):
             set_member(text, ("a", "b"), 1)
+    for text in ('{"l": {}}', '{"l": null}'):
+        with pytest.raises(EditError, match="edit the file by hand"):
+            append_item(text, ("l",), 1)
     with pytest.raises(EditError, match="edit the file by hand"):
         remove_member('{"a": {}} // }', ("a", "b", "c"))
 

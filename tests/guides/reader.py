@@ -26,9 +26,9 @@ from typing import IO, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from tests.guides.stand_in import answer
+from tests.tasks import HANG_TIMEOUT
 from trunkline.config.load import load_config
 
-HANG_TIMEOUT = 60.0
 ENDED = {"backend_ready", "backend_waiting", "backend_failed", "backend_disabled"}
 VARIES = [
     (r"\d{4}-\d\d-\d\d \d\d:\d\d(:\d\d(\.\d+)?)?", "TIME"),

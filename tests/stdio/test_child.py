@@ -36,6 +36,14 @@ def stay():
 def deaf(): signal.signal(signal.SIGTERM, signal.SIG_IGN)
 """
 
+FAMILY = """
+if os.fork(): stay()
+signal.signal(signal.SIGTERM, lambda *_: sign('told'))
+sign('began')
+stay()
+"""
+"""A parent that dies of SIGTERM, and its child that signs when it gets the signal, and stays."""
+
 
 def python(code: str) -> list[str]:
     """Return the command that runs `code` with a fast interpreter start."""
@@ -441,14 +449,8 @@ async def test_closing_lets_a_child_process_what_it_was_sent() -> None:
 async def test_all_processes_get_sigterm_once_and_time_to_exit(tmp_path: Path) -> None:
     async with open_life_signs(tmp_path) as signs:
         # Its parent dies of the same signal at once; the child must still get its time.
-        code = """
-if os.fork(): stay()
-signal.signal(signal.SIGTERM, lambda *_: sign('told'))
-sign('began')
-stay()
-"""
         clock = LoopClock(runs=True)
-        child = await ChildProcess.start(script(code), env=signs.env, exit_timeout=600.0)
+        child = await ChildProcess.start(script(FAMILY), env=signs.env, exit_timeout=600.0)
         await signs.signed()
         closing = asyncio.create_task(child.aclose())
         await clock.advance(600.0)
@@ -463,14 +465,8 @@ stay()
 @leaves_nothing_behind
 async def test_descendants_are_killed_after_a_long_pause_of_this_process(tmp_path: Path) -> None:
     async with open_life_signs(tmp_path) as signs:
-        code = """
-if os.fork(): stay()
-signal.signal(signal.SIGTERM, lambda *_: sign('told'))
-sign('began')
-stay()
-"""
         clock = LoopClock(runs=True)
-        child = await ChildProcess.start(script(code), env=signs.env, exit_timeout=600.0)
+        child = await ChildProcess.start(script(FAMILY), env=signs.env, exit_timeout=600.0)
         await signs.signed()
         os.kill(child.pid, signal.SIGKILL)
         assert list(await signs.signed()) == ["told"]

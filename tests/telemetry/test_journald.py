@@ -4,11 +4,13 @@ import os
 import socket
 from collections.abc import Generator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tasks import HANG_TIMEOUT
 from trunkline.app.telemetry import open_log
 from trunkline.config import LogSettings
 from trunkline.gateway.events import BackendStateChanged
@@ -38,7 +40,7 @@ class FakeJournald:
         self.path = str(folder / "journald")
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(self.path)
-        self.socket.settimeout(60)
+        self.socket.settimeout(HANG_TIMEOUT)
         self.stderr, self.writer = os.pipe()
         stat = os.fstat(self.writer)
         self.variables = {"JOURNAL_STREAM": f"{stat.st_dev}:{stat.st_ino}"}
@@ -133,7 +135,7 @@ def test_the_log_goes_to_journald_instead_of_stderr(journald: FakeJournald) -> N
     log.announce("s3cret")
     log.queue.dropped = 2
     log.announce("last")
-    log.close(60)
+    log.close(HANG_TIMEOUT)
     found = dict(journald.read())
     assert (found["TRUNKLINE_SERVER"], found["TRUNKLINE_STATE"]) == ("fs", "waiting")
     texts = {dict(journald.read())["MESSAGE"] for _ in range(3)}
@@ -145,11 +147,13 @@ def test_the_log_goes_to_journald_instead_of_stderr(journald: FakeJournald) -> N
 
 
 @pytest.mark.parametrize("format_name", ["json", "text"])
-def test_a_configured_format_stays_on_stderr(format_name: str, journald: FakeJournald) -> None:
-    settings = LogSettings(format=format_name)  # type: ignore[arg-type]
+def test_a_configured_format_stays_on_stderr(
+    format_name: Literal["json", "text"], journald: FakeJournald
+) -> None:
+    settings = LogSettings(format=format_name)
     log = open_log(settings, False, str, journald.writer)
     log.log(CHANGED)
-    log.close(60)
+    log.close(HANG_TIMEOUT)
     assert b"fs" in os.read(journald.stderr, 4096)
 
 
@@ -157,5 +161,5 @@ def test_a_journald_that_has_ended_loses_lines_and_counts_them(journald: FakeJou
     log = open_log(LogSettings(), False, str, journald.writer)
     journald.socket.close()
     log.log(CHANGED)
-    log.close(60)
+    log.close(HANG_TIMEOUT)
     assert log.writer.dropped == 1

@@ -56,7 +56,6 @@ from trunkline.app.build import (
     build_suspension_limits,
     build_upstream_settings,
     configured_switches,
-    has_principals,
     prepare_enforcement,
 )
 from trunkline.app.reload import (
@@ -449,7 +448,7 @@ class App:
                 "http.tls_cert", "http.tls_key"
             ):
                 change.note("http.tls_cert: the file has a new certificate")
-        rules = build_http_rules(http, is_shared=has_principals(change.new))
+        rules = build_http_rules(http, is_shared=change.new.requires_auth)
         limits, proxies = build_http_limits(http), build_proxies(http)
 
         def apply() -> None:
@@ -676,7 +675,7 @@ class App:
         pages = {**self.telemetry.pages, **pages}
         return HttpRouter(
             self.gateway,
-            build_http_rules(http, is_shared=has_principals(self.config)),
+            build_http_rules(http, is_shared=self.config.requires_auth),
             self.report,
             authenticator,
             pages,

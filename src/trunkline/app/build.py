@@ -175,13 +175,13 @@ def build_suspension_limits(config: Config) -> SuspendedCallLimits:
         settings.max_suspended,
         settings.max_suspended_per_principal,
         total,
-        _per_principal(None, total, has_principals(config)) or total,
+        _per_principal(None, total, config.requires_auth) or total,
     )
 
 
 def build_subscription_limits(config: Config) -> SubscriptionLimits:
     """Return the limits of subscriptions."""
-    settings, is_shared = config.gateway, has_principals(config)
+    settings, is_shared = config.gateway, config.requires_auth
     total = settings.max_subscriptions
     own = _per_principal(settings.max_subscriptions_per_principal, total, is_shared)
     return SubscriptionLimits(total, own or total)
@@ -190,11 +190,6 @@ def build_subscription_limits(config: Config) -> SubscriptionLimits:
 def build_suspended_calls(config: Config, store: SuspendedCallStore) -> SuspendedCalls:
     """Return the table of suspended calls, with a key that ends with the process."""
     return SuspendedCalls(StateCipher(KeyRing.generate()), build_suspension_limits(config), store)
-
-
-def has_principals(config: Config) -> bool:
-    """Return whether clients are told apart: without `[auth]` all of them are one principal."""
-    return config.auth is not None and config.auth.is_required
 
 
 def _per_principal(limit: int | None, total: int, is_shared: bool) -> int | None:
@@ -289,7 +284,7 @@ def build_upstream_settings(server: ServerSettings, config: Config) -> UpstreamS
     """
     share = max_calls_per_server(config)
     at_once = min(server.max_in_flight, share)
-    is_shared = has_principals(config)
+    is_shared = config.requires_auth
     default_per_principal = fair_share(at_once) if is_shared else None
     return UpstreamSettings(
         name=server.name,
@@ -349,7 +344,7 @@ def max_calls_per_server(config: Config) -> int:
     """Return how many calls one server may have, queued or in flight."""
     http = config.http
     # With several principals, one may have at most half of all requests in flight.
-    own = (http.max_in_flight + 1) // 2 if has_principals(config) else http.max_in_flight
+    own = (http.max_in_flight + 1) // 2 if config.requires_auth else http.max_in_flight
     accepted = min(own, http.max_in_flight_per_principal, MAX_CALLS_PER_CONNECTION)
     several = sum(not server.disabled for server in config.servers) > 1
     return max(1, accepted // 2) if several else accepted

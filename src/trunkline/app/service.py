@@ -42,10 +42,9 @@ def choose_sockets(config: Config, sockets: Sequence[InheritedSocket]) -> Servic
             f"systemd passed the socket {METRICS_NAME!r}, but metrics have no address of their own;"
             " set listen in [metrics]"
         )
-    requires_auth = config.auth is not None and config.auth.is_required
     for each in http:
         try:
-            host, _ = split_address(each.address, requires_auth)
+            host, _ = split_address(each.address, config.requires_auth)
             config.metrics.check_host(host)
         except AddressError as error:
             raise ValueError(f"systemd passed a socket at {each.address}: {error}") from None

@@ -4,7 +4,7 @@
     none runs ──> the server of the tool ──> an MCP session in this process ─┘
 
 Invariants:
-1. The call takes the same way through the gateway as that of any other client.
+1. The call passes through the gateway like a call of any other client.
 2. A call is sent once: it is not repeated if the gateway or the connection ends.
 """
 
@@ -26,7 +26,7 @@ from trunkline.app.local_clients import (
     open_session,
     read_catalog,
 )
-from trunkline.cli.catalog import CatalogQuery, ToolOptions, ask_gateway
+from trunkline.cli.catalog import CatalogQuery, ToolOptions, ask_gateway, select_servers
 from trunkline.cli.gateways import find_running_gateway
 from trunkline.cli.identities import choose_identity, require_identity
 from trunkline.cli.locations import choose_config
@@ -185,10 +185,8 @@ async def _call_started(started: StartedGateway, config: Config, call: ToolCall)
         except RpcError as error:
             if not _is_unknown(error, call.name):
                 raise
-    report = await read_catalog(started.app, LocalIdentity())
-    started_names = {upstream.name for upstream in started.gateway.registry.selected}
-    servers = tuple(server for server in report.servers if server.name in started_names)
-    known = CatalogReport(report.tools, servers)
+    names = [upstream.name for upstream in started.gateway.registry.selected]
+    known = select_servers(await read_catalog(started.app, LocalIdentity()), names)
     raise UnknownToolError(_explain_unknown(known, call, principal.label))
 
 
@@ -236,7 +234,7 @@ async def _send_call(channel: Transport, call: ToolCall, show: ShowProgress) -> 
 class _ProgressHandler:
     """A client that shows progress, and answers no requests."""
 
-    def __init__(self, name: str, show: Callable[[str], None]) -> None:
+    def __init__(self, name: str, show: ShowProgress) -> None:
         self._name = name
         self._show = show
 

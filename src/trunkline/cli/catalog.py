@@ -56,7 +56,7 @@ async def read_shown_catalog(config: Config, query: CatalogQuery) -> CatalogRepo
     if gateway is not None:
         found = await ask_gateway(gateway, query)
         wanted = [each.name for each in found.servers if query.server in {None, each.name}]
-        return _select_servers(found, wanted)
+        return select_servers(found, wanted)
     async with prepare_gateway(config) as started:
         names = [each.name for each in config.servers if not each.disabled]
         if query.server is not None or query.uses_snapshots:
@@ -70,10 +70,11 @@ async def read_shown_catalog(config: Config, query: CatalogQuery) -> CatalogRepo
             found = await read_catalog(started.app, query.identity, query.server)
         except ValueError as error:
             fail(EXIT_FAILURE, str(error))
-    return _select_servers(found, names)
+    return select_servers(found, names)
 
 
-def _select_servers(found: CatalogReport, names: Iterable[str]) -> CatalogReport:
+def select_servers(found: CatalogReport, names: Iterable[str]) -> CatalogReport:
+    """Return a report with only these servers."""
     wanted = set(names)
     servers = tuple(server for server in found.servers if server.name in wanted)
     return CatalogReport(found.tools, servers)

@@ -1,8 +1,7 @@
 """The MCP clients that `client-config` knows: their settings files, and the form of their entries.
 
-A client refers to the token of the gateway by a variable, asks for it, or has it in the file. What
-is said here of a client was seen in its documentation or in the client itself: see
-docs/design/0034-clients.md for where and when.
+Each client refers to the token of the gateway by a variable, prompts for it, or stores it in the
+file. docs/design/0034-clients.md names the source of each detail, and its date.
 """
 
 import json
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from trunkline.config.auth_table import TOKEN_VARIABLE
-from trunkline.config.client_files import settings_folder
+from trunkline.config.client_files import CLINE_EXTENSION, CLINE_FILE, ROO_PATH, settings_folder
 from trunkline.config.write_toml import write_server
 
 # The name of the gateway in a client's settings.
@@ -29,8 +28,6 @@ _ENV_TOKEN = f"${{env:{TOKEN_VARIABLE}}}"
 _SHELL_TOKEN = f"${{{TOKEN_VARIABLE}}}"
 
 _CODE_USER = "Code/User"
-_CLINE_FILE = "settings/cline_mcp_settings.json"
-_EXTENSIONS = f"{_CODE_USER}/globalStorage"
 
 
 class ClientApp(NamedTuple):
@@ -56,7 +53,7 @@ class ClientApp(NamedTuple):
     # The key of projects, which have servers of their own.
     projects: str | None = None
 
-    def command_entry(self, command: list[str], *, has_auth: bool = False) -> dict[str, Any]:
+    def command_entry(self, command: list[str], *, has_auth: bool) -> dict[str, Any]:
         """Return the entry that starts `command`; with a token for `[auth]`."""
         entry: dict[str, Any] = {} if self.types is None else {"type": self.types[0]}
         entry |= {"command": command[0], "args": command[1:]}
@@ -66,7 +63,7 @@ class ClientApp(NamedTuple):
             entry["env"] = {TOKEN_VARIABLE: self.token}
         return entry
 
-    def url_entry(self, url: str, *, has_auth: bool = False) -> dict[str, Any]:
+    def url_entry(self, url: str, *, has_auth: bool) -> dict[str, Any]:
         """Return the entry that connects to `url`; with a token for `[auth]`."""
         entry: dict[str, Any] = {} if self.types is None else {"type": self.types[1]}
         entry[self.url_key or "url"] = url
@@ -150,12 +147,12 @@ CLIENTS = {
     ),
     "cline": ClientApp(
         "Cline",
-        (f"~/.cline/data/{_CLINE_FILE}", f"{_EXTENSIONS}/saoudrizwan.claude-dev/{_CLINE_FILE}"),
+        (f"~/.cline/data/{CLINE_FILE}", f"{_CODE_USER}/{CLINE_EXTENSION}/{CLINE_FILE}"),
         types=("stdio", "streamableHttp"),
     ),
     "roo-code": ClientApp(
         "Roo Code",
-        (f"{_EXTENSIONS}/rooveterinaryinc.roo-cline/settings/mcp_settings.json",),
+        (f"{_CODE_USER}/{ROO_PATH}",),
         types=("stdio", "streamable-http"),
         token=PASTED_TOKEN,
     ),

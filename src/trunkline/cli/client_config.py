@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -22,7 +22,7 @@ from trunkline.cli.client_settings import (
     Settings,
     edit_settings,
     find_old_entries,
-    masked_diff,
+    masked_texts,
     merge_entry,
     parse_settings,
     read_settings,
@@ -34,6 +34,8 @@ from trunkline.cli.output import (
     EXIT_USAGE,
     fail,
     fail_config,
+    fail_file,
+    print_diff,
     print_lines,
     print_message,
 )
@@ -191,7 +193,7 @@ def _change_settings(
     gateway: RawConfig | None,
     options: ClientConfigOptions,
 ) -> Table:
-    """Put an entry into the settings, or show the change; return the entry as it is then."""
+    """Write an entry into the settings, or print the diff; return the merged entry."""
     try:
         target = path.resolve()  # a link stays a link
         settings = read_settings(client, target)
@@ -201,8 +203,7 @@ def _change_settings(
         text = edit_settings(settings, entry, old)
         parse_settings(client, target, text)
         if options.dry_run:
-            for line in masked_diff(settings, text):
-                print_lines(line)
+            print_diff(target, *masked_texts(settings, text))
         elif text != settings.text:
             backup = write_settings(settings, text)
             _print_change(settings, entry, old, backup)
@@ -213,7 +214,7 @@ def _change_settings(
     except EditError as error:
         fail(EXIT_FAILURE, f"{path}: {error}")
     except (OSError, RuntimeError) as error:
-        _fail_to_write(path, error)
+        fail_file("change", path, error)
     # Other files, such as those of a project, may be shared with others: they are not changed.
     print_message(*old_entry_lines(client, target, gateway) if not options.dry_run else ())
     return entry
@@ -240,8 +241,3 @@ def _target(entry: Table) -> str:
             return redact_uri(str(entry[key]))
     words = [entry.get("command", ""), *(entry.get("args") or ())]
     return redact_text(" ".join(map(str, words)))
-
-
-def _fail_to_write(path: Path, error: OSError | RuntimeError) -> NoReturn:
-    reason = getattr(error, "strerror", None) or error
-    fail(EXIT_FAILURE, f"cannot change {path}: {reason}")

@@ -13,7 +13,6 @@ Invariants:
 4. A second run changes nothing.
 """
 
-import difflib
 import re
 import time
 from collections.abc import Iterator
@@ -162,7 +161,7 @@ def _client_servers(settings: Settings) -> Iterator[tuple[KeyPath, str, Table]]:
         parsed = parse_client_servers(wrapped, report)
         raw = RawConfig(file=settings.path, entries=(), inputs=parsed.inputs, is_client=True)
         for entry in parsed.entries:
-            # What the client cannot start either is left alone.
+            # Invalid entries stay: the client cannot start them, so nothing runs twice.
             if _is_valid(entry) and entry.table.get("disabled") is not True:
                 yield place, str(entry.root[1]), portable_server(entry, raw)
 
@@ -214,7 +213,8 @@ def merge_entry(old: Table, new: Table) -> Table:
         if key in merged:
             merged[key] = _merge_values(get_table(old, key), get_table(new, key))
     if "env_vars" in new:
-        names = cast("list[str]", old.get("env_vars") or [])
+        found = old.get("env_vars")
+        names = cast("list[str]", found) if isinstance(found, list) else []
         merged["env_vars"] = [*names, *(name for name in new["env_vars"] if name not in names)]
     if "bearer_token_env_var" in new:
         merged["bearer_token_env_var"] = old.get(
@@ -263,11 +263,10 @@ def _input_ids(tree: Table) -> list[object]:
     return [(as_table(each) or {}).get("id") for each in items]
 
 
-def masked_diff(settings: Settings, text: str) -> list[str]:
-    """Return the change as lines of a diff, with the secrets of the client's entries masked."""
-    name, mask = str(settings.path), SecretMask(_secrets(settings.tree))
-    before, after = (mask(each).expandtabs(4).splitlines() for each in (settings.text, text))
-    return list(difflib.unified_diff(before, after, name, name, lineterm=""))
+def masked_texts(settings: Settings, text: str) -> tuple[str, str]:
+    """Return the old and the new text with the secrets of the client's entries masked."""
+    mask = SecretMask(_secrets(settings.tree))
+    return mask(settings.text).expandtabs(4), mask(text).expandtabs(4)
 
 
 def _secrets(value: object, is_secret: bool = False) -> Iterator[str]:

@@ -9,12 +9,11 @@ Invariants:
 """
 
 import asyncio
-import difflib
 import os
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -34,7 +33,9 @@ from trunkline.cli.output import (
     count_text,
     fail,
     fail_config,
+    fail_file,
     first_line,
+    print_diff,
     print_heading,
     print_json,
     print_lines,
@@ -114,7 +115,7 @@ def run_add(
     old = _read(path)
     new, config = _prepare(path, old, add)
     if dry_run:
-        _print_diff(path, old, new)
+        print_diff(path, old, new)
         return
     if (reason := _try_server(config, server.name, timeout)) is not None:
         if not force:
@@ -143,7 +144,7 @@ def _run_edit(option: Path | None, edit: Callable[[str], str], done: str, dry_ru
     path = _editable_file(option)
     if dry_run:
         old = _read(path)
-        _print_diff(path, old, _prepare(path, old, edit)[0])
+        print_diff(path, old, _prepare(path, old, edit)[0])
         return
     _change(path, edit)
     print_lines(f"{done} {path.absolute()}")
@@ -165,7 +166,7 @@ def _read(path: Path) -> str:
     except UnicodeDecodeError:
         fail(EXIT_USAGE, f"{path}: not UTF-8; save it as UTF-8")
     except OSError as error:
-        _fail_os("read", path, error)
+        fail_file("read", path, error)
 
 
 def _prepare(path: Path, text: str, edit: Callable[[str], str]) -> tuple[str, Config]:
@@ -192,17 +193,7 @@ def _change(path: Path, edit: Callable[[str], str]) -> None:
             if new != old:
                 rewrite_file(target, new.encode())
     except OSError as error:
-        _fail_os("write", path, error)
-
-
-def _fail_os(verb: str, path: Path, error: OSError) -> NoReturn:
-    fail(EXIT_FAILURE, f"cannot {verb} {path}: {error.strerror or error}")
-
-
-def _print_diff(path: Path, old: str, new: str) -> None:
-    name = str(path)
-    for line in difflib.unified_diff(old.splitlines(), new.splitlines(), name, name, lineterm=""):
-        print_lines(line)
+        fail_file("write", path, error)
 
 
 def _warn_of_secrets(name: str, table: dict[str, Any]) -> None:

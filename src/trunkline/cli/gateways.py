@@ -243,7 +243,7 @@ def run_reload(pid: int | None, as_json: bool) -> None:
 
 def reload_config(path: Path) -> None:
     """Reload the running gateways with the configuration `path`; exit with 1 if one failed."""
-    for each in asyncio.run(reload_all(socket_folders(os.environ), config=str(path.absolute()))):
+    for each in asyncio.run(reload_all(socket_folders(os.environ), config=path)):
         outcome = each.outcome
         if outcome.problem is not None:
             fail(EXIT_FAILURE, *(f"{each.pid}: {line}" for line in outcome.problem.splitlines()))
@@ -252,7 +252,7 @@ def reload_config(path: Path) -> None:
 
 
 def print_gateways_without_config() -> None:
-    """Name the running gateways with the embedded default, which a new file does not reach."""
+    """Name the running gateways without a configuration file: only a restart gives them one."""
     for each in asyncio.run(list_gateways(socket_folders(os.environ))):
         if each.status is not None and each.status.config is None:
             fix = "restart it to use this one"
@@ -263,14 +263,14 @@ async def reload_all(
     folders: Iterable[Path],
     pid: int | None = None,
     timeout: float = RELOAD_TIMEOUT,
-    config: str | None = None,
+    config: Path | None = None,
 ) -> list[GatewayReload]:
     """Reload all gateways with a socket in `folders`, or those with a pid or configuration."""
     found = await list_gateways(folders)
     selected = [
         gateway
         for gateway in found
-        if pid in {None, gateway.pid} and (config is None or serves_config(gateway, Path(config)))
+        if pid in {None, gateway.pid} and (config is None or serves_config(gateway, config))
     ]
     return list(await asyncio.gather(*(_request_reload(each, timeout) for each in selected)))
 

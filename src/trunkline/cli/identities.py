@@ -56,8 +56,9 @@ def choose_identity(config: Config, options: IdentityOptions) -> LocalIdentity:
     """Return the identity that options and environment name; it may be none."""
     subject, roles = options.subject, tuple(options.roles)
     if not subject and not roles:
-        has_auth = config.auth is not None and config.auth.is_required
-        return LocalIdentity(os.environ.get(TOKEN_VARIABLE, "").strip() if has_auth else "")
+        return LocalIdentity(
+            os.environ.get(TOKEN_VARIABLE, "").strip() if config.requires_auth else ""
+        )
     notes: tuple[str, ...] = ()
     if subject and not roles:
         owner = find_key_owner(config, subject)
@@ -69,7 +70,7 @@ def choose_identity(config: Config, options: IdentityOptions) -> LocalIdentity:
 
 def require_identity(config: Config, identity: LocalIdentity) -> None:
     """Exit if calls need an identity and there is none."""
-    if config.auth is not None and config.auth.is_required and not identity.is_given:
+    if config.requires_auth and not identity.is_given:
         fail(
             EXIT_FAILURE,
             f"with [auth], a call needs an identity: set {TOKEN_VARIABLE} to a token or key, "

@@ -18,7 +18,14 @@ import msgspec
 from trunkline.audit.redaction import RedactionRules, Redactor, redact_text, redact_uri
 from trunkline.cli.client_apps import ENTRY_NAME
 from trunkline.cli.locations import locate_config
-from trunkline.cli.output import EXIT_FAILURE, count_text, fail, fail_config, print_message
+from trunkline.cli.output import (
+    EXIT_FAILURE,
+    count_text,
+    fail,
+    fail_config,
+    fail_file,
+    print_message,
+)
 from trunkline.config import (
     ClientFile,
     ConfigErrors,
@@ -194,4 +201,4 @@ def write_config(target: Path, text: str, force: bool) -> None:
     except FileExistsError:
         fail(EXIT_FAILURE, f"{target} already exists; --force overwrites it")
     except OSError as error:
-        fail(EXIT_FAILURE, f"cannot write {target}: {error.strerror or error}")
+        fail_file("write", target, error)

@@ -5,9 +5,11 @@ Invariants:
 2. Colours and progress appear on terminals only, and not with NO_COLOR.
 """
 
+import difflib
 import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
@@ -36,6 +38,12 @@ def fail_config(errors: ConfigErrors, code: int = EXIT_USAGE) -> NoReturn:
     fail(code, *map(str, errors.errors), *(f"note: {note}" for note in errors.notes))
 
 
+def fail_file(verb: str, path: Path, error: OSError | RuntimeError) -> NoReturn:
+    """Print which file could not be read or written, and exit with 1."""
+    # Path.resolve raises RuntimeError for links that lead to each other, before Python 3.13.
+    fail(EXIT_FAILURE, f"cannot {verb} {path}: {getattr(error, 'strerror', None) or error}")
+
+
 def count_text(count: int, noun: str) -> str:
     """Return a count with its noun, such as `1 server` or `2 servers`."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
@@ -50,6 +58,13 @@ def print_lines(*lines: str) -> None:
     """Print result lines; line breaks inside a line are escaped."""
     for line in lines:
         print(printable(line))
+
+
+def print_diff(path: Path, old: str, new: str) -> None:
+    """Print the change of a file as a unified diff."""
+    name = str(path)
+    for line in difflib.unified_diff(old.splitlines(), new.splitlines(), name, name, lineterm=""):
+        print_lines(line)
 
 
 def print_json(value: Any) -> None:

@@ -102,7 +102,7 @@ def _http_settings(config: Config, stdio: bool, address: str | None) -> HttpSett
     if address is None:
         return None if stdio or http.listen is None else http
     try:
-        host, _ = split_address(address, config.auth is not None and config.auth.is_required)
+        host, _ = split_address(address, config.requires_auth)
         config.metrics.check_host(host)
     except AddressError as error:
         fail(EXIT_USAGE, f"--http: {error}")
@@ -321,7 +321,9 @@ async def terminal_help(app: App, config: Config) -> list[str]:
         f"Clients start it themselves; for {client.title} put this into {settings_path(client)}",
         f"(for {_other_clients(client)}: `trunkline client-config CLIENT`):",
         *_token_help(client, config),
-        client.format_entry(client.command_entry(serve_command(path), has_auth=_has_auth(config))),
+        client.format_entry(
+            client.command_entry(serve_command(path), has_auth=config.requires_auth)
+        ),
         *await replaced_lines(config),
     ]
 
@@ -337,13 +339,9 @@ async def builtin_tool_names(app: App, config: Config) -> str:
     return ", ".join(tools) or "none"
 
 
-def _has_auth(config: Config) -> bool:
-    return config.auth is not None and config.auth.is_required
-
-
 def _token_help(client: ClientApp, config: Config) -> list[str]:
     """Return the line about the token that clients need, if they need one."""
-    if config.auth is None or not config.auth.is_required:
+    if config.auth is None or not config.requires_auth:
         return []
     return [client.token_help(has_keys=config.auth.api_keys is not None)]
 
@@ -358,12 +356,12 @@ def http_client_help(origin: str, http: HttpSettings, config: Config) -> list[st
         f"It serves until Ctrl-C ends it. For {client.title} put this into {settings_path(client)}",
         f"(for {_other_clients(client)}: `trunkline client-config CLIENT --http {url}`):",
         *_token_help(client, config),
-        client.format_entry(client.url_entry(url, has_auth=_has_auth(config))),
+        client.format_entry(client.url_entry(url, has_auth=config.requires_auth)),
     ]
 
 
 async def replaced_lines(config: Config) -> list[str]:
-    """Return which clients start servers of the gateway too; for a terminal only."""
+    """Return a line for each client that also starts servers of the gateway; for terminals only."""
     from trunkline.cli.client_config import find_replaced_servers  # noqa: PLC0415  see above
 
     if config.source is None or not sys.stderr.isatty():

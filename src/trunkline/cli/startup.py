@@ -97,7 +97,10 @@ class StartedGateway(NamedTuple):
         return server_statuses(self.app)
 
     async def restore(self) -> tuple[str, ...]:
-        """List what is stored of servers that were not started; return the names of the others."""
+        """Add the stored listings of servers that were not started.
+
+        Returns the names of the servers without one.
+        """
         registry = self.gateway.registry
         return await registry.restore_unselected(_SNAPSHOT_VARIANTS, SNAPSHOT_MAX_AGE)
 

@@ -137,7 +137,7 @@ def public_mcp_url(http: Mapping[str, object]) -> str | None:
 
 
 def reachable_origin(origin: str) -> str:
-    """Return the origin of a listener with the loopback address for all interfaces."""
+    """Return an origin that clients can connect to: 0.0.0.0 and [::] become loopback."""
     scheme, _, place = origin.partition("://")
     for wildcard, loopback in (("0.0.0.0:", "127.0.0.1:"), ("[::]:", "[::1]:")):
         if place.startswith(wildcard):

@@ -290,9 +290,10 @@ class _EntryTranslation:
 
 
 _VSCODE_EDITIONS = ("Code", "Code - Insiders", "VSCodium")
-_CLINE_EXTENSION = "globalStorage/saoudrizwan.claude-dev"
-_CLINE_FILE = "settings/cline_mcp_settings.json"
-_ROO_PATH = "globalStorage/rooveterinaryinc.roo-cline/settings/mcp_settings.json"
+# Below the user's folder of VS Code
+CLINE_EXTENSION = "globalStorage/saoudrizwan.claude-dev"
+CLINE_FILE = "settings/cline_mcp_settings.json"
+ROO_PATH = "globalStorage/rooveterinaryinc.roo-cline/settings/mcp_settings.json"
 
 
 class ClientFile(NamedTuple):
@@ -326,12 +327,12 @@ def _user_files(home: Path, environ: Mapping[str, str], platform: str) -> Iterat
     yield ClientFile("Cursor", home / ".cursor" / "mcp.json")
     yield ClientFile("Windsurf", home / ".codeium" / "windsurf" / "mcp_config.json")
     yield ClientFile("Gemini CLI", home / ".gemini" / "settings.json")
-    yield ClientFile("Cline", home / ".cline" / "data" / _CLINE_FILE)
+    yield ClientFile("Cline", home / ".cline" / "data" / CLINE_FILE)
     for edition in _VSCODE_EDITIONS:
         user = settings / edition / "User"
         yield ClientFile("VS Code", user / "mcp.json")
-        yield ClientFile("Cline", user / _CLINE_EXTENSION / _CLINE_FILE)
-        yield ClientFile("Roo Code", user / _ROO_PATH)
+        yield ClientFile("Cline", user / CLINE_EXTENSION / CLINE_FILE)
+        yield ClientFile("Roo Code", user / ROO_PATH)
 
 
 def settings_folder(home: Path, environ: Mapping[str, str], platform: str) -> Path:

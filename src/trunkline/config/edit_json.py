@@ -36,7 +36,8 @@ def set_member(text: str, path: KeyPath, value: object) -> str:
             node, depth = child, depth + 1
         if depth == len(path):
             indent = _indent_at(text, node.start)
-            yield text[: node.value_start] + _render(text, value, indent) + text[node.end :]
+            rendered = _render(text, value, indent, _unit(text))
+            yield text[: node.value_start] + rendered + text[node.end :]
             return
         inner = value
         for key in reversed(path[depth + 1 :]):
@@ -50,7 +51,10 @@ def append_item(text: str, path: KeyPath, value: object) -> str:
     """Return `text` with one more element in the list at `path`, which may be missing."""
 
     def change(tree: Any) -> None:
-        _value_at(tree, path).append(value)
+        items = _value_at(tree, path)
+        if not isinstance(items, list):
+            raise EditError(EDIT_BY_HAND)
+        cast("list[Any]", items).append(value)
 
     def edit(text: str) -> Iterable[str]:
         yield from _insert(text, _find(text, path), value, None)
@@ -177,7 +181,7 @@ def _insert(text: str, parent: _Node, value: object, key: str | None) -> Iterato
     if not parent.children:
         outer = _indent_at(text, parent.start)
         inner = text[parent.value_start + 1 : close].rstrip()
-        member = outer + unit + _member(text, key, value, outer + unit)
+        member = outer + unit + _with_key(key, _render(text, value, outer + unit, unit))
         before = text[: parent.value_start + 1] + inner
         yield f"{before}{newline}{member}{newline}{outer}{text[close:]}"
         return
@@ -185,29 +189,24 @@ def _insert(text: str, parent: _Node, value: object, key: str | None) -> Iterato
     comma, end = ("", last.comma_end) if last.comma_end is not None else (",", last.end)
     before = text[: last.end] + comma + text[last.end : end]
     if not _is_first_on_line(text, first.start):
-        yield f"{before} {_compact(key, value)}{text[end:]}"
+        yield f"{before} {_with_key(key, json.dumps(value, ensure_ascii=False))}{text[end:]}"
         return
     indent = _indent_at(text, first.start)
     # A list or object that ends with a comma keeps one.
-    member = indent + _member(text, key, value, indent) + ("" if comma else ",")
+    member = indent + _with_key(key, _render(text, value, indent, unit)) + ("" if comma else ",")
     line_end = text.find("\n", end)
     if line_end >= 0 and line_end < close:
         yield f"{before}{text[end : line_end + 1]}{member}{newline}{text[line_end + 1 :]}"
     yield f"{before}{newline}{member}{text[end:]}"
 
 
-def _member(text: str, key: str | None, value: object, indent: str) -> str:
-    rendered = _render(text, value, indent)
-    return rendered if key is None else f"{json.dumps(key, ensure_ascii=False)}: {rendered}"
-
-
-def _render(text: str, value: object, indent: str) -> str:
-    lines = json.dumps(value, indent=_unit(text), ensure_ascii=False).split("\n")
+def _render(text: str, value: object, indent: str, unit: str) -> str:
+    """Return a value on several lines, of which all but the first get `indent`."""
+    lines = json.dumps(value, indent=unit, ensure_ascii=False).split("\n")
     return (_newline(text) + indent).join(lines)
 
 
-def _compact(key: str | None, value: object) -> str:
-    rendered = json.dumps(value, ensure_ascii=False)
+def _with_key(key: str | None, rendered: str) -> str:
     return rendered if key is None else f"{json.dumps(key, ensure_ascii=False)}: {rendered}"
 
 

@@ -74,7 +74,7 @@ def set_disabled(text: str, name: str, *, disabled: bool) -> str:
     path = ("servers", name, "disabled")
 
     def change(tree: Table) -> None:
-        server = _servers_with(tree, name)[name]
+        server = _servers_with(tree, name, "servers")[name]
         if disabled or server.get("disabled") is not None:
             server["disabled"] = disabled
 
@@ -125,7 +125,7 @@ def _edit(text: str, change: Callable[[Table], None], edit: Callable[[str], Iter
     raise EditError(EDIT_BY_HAND)
 
 
-def _servers_with(tree: Table, name: str, root: str = "servers") -> Table:
+def _servers_with(tree: Table, name: str, root: str) -> Table:
     servers = get_table(tree, root)
     if name not in servers:
         names = ", ".join(servers) or "none"

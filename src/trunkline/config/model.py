@@ -112,6 +112,11 @@ class Config(Struct, frozen=True, kw_only=True):
     resolved: ResolvedValues = ResolvedValues()
 
     @property
+    def requires_auth(self) -> bool:
+        """Whether callers must authenticate; otherwise all of them are one principal."""
+        return self.auth is not None and self.auth.is_required
+
+    @property
     def secrets(self) -> Iterator[str]:
         """Everything in it that may be secret, to be masked in logs and errors."""
         yield from self.resolved

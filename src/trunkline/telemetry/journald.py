@@ -30,9 +30,10 @@ _LOCATION = re.compile(r"(?P<file>.+):(?P<line>[0-9]+) (?P<function>.+)")
 def open_journald(
     descriptor: int, environ: Mapping[str, str], path: str | None = None
 ) -> Callable[[bytes], object] | None:
-    """Return a function that sends entries to journald; None if `descriptor` is another place.
+    """Return a function that sends entries to journald.
 
-    The function may block, and raises OSError.
+    Returns None if `descriptor` is not connected to journald. The function may block, and raises
+    OSError.
     """
     found = os.fstat(descriptor)
     if environ.get("JOURNAL_STREAM") != f"{found.st_dev}:{found.st_ino}":
