@@ -12,4 +12,6 @@ def test_a_loop_closes_in_real_time_after_a_test_that_skipped_idle_time() -> Non
         await asyncio.sleep(1000.0)  # skipped
         asyncio.get_running_loop().run_in_executor(None, time.sleep, 0.1)
 
-    asyncio.run(leave_a_thread())  # warns if it did not wait for the thread, and warnings are errors
+    asyncio.run(
+        leave_a_thread()
+    )  # warns if it did not wait for the thread, and warnings are errors
