@@ -142,6 +142,7 @@ docs: $(VENV)/.check
 
 bench: .venv-bench/.ready
 	.venv-bench/bin/python -m bench $(ARGS)
+	.venv-bench/bin/python -m bench.page
 	.venv-bench/bin/python -m bench.sources
 	.venv-bench/bin/python -m bench.overhead
 	.venv-bench/bin/python -m bench.soak
@@ -179,9 +180,11 @@ HEAVY = $(if $(filter --all,$(ARGS)),.venv-hop-contextforge/.ready .venv-hop-lit
 
 bench-layers: $(VENV)/.test
 	$(BIN)/python -m bench.layers $(ARGS)
+	$(BIN)/python -m bench.page
 
 bench-hop: .venv-hop/.nginx .venv-hop1/.ready bench/hop/node_modules/.ready $(HEAVY)
 	.venv-hop/bin/python -m bench.hop $(ARGS)
+	.venv-hop/bin/python -m bench.page
 
 FUZZ_TARGETS := codec framing sse registry http_reader headers policy config
 
@@ -192,6 +195,7 @@ fuzz: .venv-fuzz/.ready
 
 # Rewrite the generated files: golden conversations and schemas.
 update: $(VENV)/.test
+	$(BIN)/python -m bench.page
 	$(BIN)/python -m pytest tests/test_conversations.py --update --no-cov
 	$(BIN)/python -m pytest tests/jsonrpc/test_schema.py tests/config/test_schema.py tests/sources/test_model.py --update --no-cov
 

@@ -170,6 +170,14 @@ def test_the_changelog_and_the_package_are_of_one_version() -> None:
     assert f"\n## [{trunkline.__version__}] - " in changelog
 
 
+def test_a_change_is_one_line_of_at_most_thirty_words() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    _, _, release = text.partition("\n### ")
+    lines = [line for line in f"### {release}".splitlines() if line]
+    assert [line for line in lines if not line.startswith(("### ", "## ", "- "))] == []
+    assert [line for line in lines if len(line.split()) > 31] == []
+
+
 def test_every_exception_of_the_conformance_suite_is_explained() -> None:
     eras = (ROOT / "docs" / "explain" / "eras.md").read_text(encoding="utf-8")
     files = sorted((ROOT / "conformance" / "baselines").glob("*.json"))
