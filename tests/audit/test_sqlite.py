@@ -27,6 +27,7 @@ from trunkline.audit.sqlite import APPLICATION_ID, SqliteStore
 from trunkline.audit.store import (
     ROW_OVERHEAD_BYTES,
     RecordFilter,
+    NewerStoreError,
     StoreError,
     WriterHeartbeat,
     process_start,
@@ -91,7 +92,7 @@ def test_database_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     database = sqlite3.connect(tmp_path / "audit.db")
     database.execute("PRAGMA user_version = 99")
     database.close()
-    with pytest.raises(StoreError, match="expected an audit log of version 2, got 99"):
+    with pytest.raises(NewerStoreError, match="expected an audit log of version 2, got 99"):
         opened(tmp_path)
 
 

@@ -39,6 +39,7 @@ from trunkline.app.audit import (
     build_audit_log,
     build_audit_options,
     build_usage_reader,
+    check_audit_log,
     ranks_by_use,
     state_folder,
 )
@@ -288,7 +289,7 @@ class App:
         memory and in files there.
         """
         self.config = config  # the one in use: a reload replaces it
-        state = state_folder(config, state)
+        self._state = state = state_folder(config, state)
         self._stores = stores = stores or build_stores(config, state)
         self._limits = limits = limits or AppLimits()
         self.report = EventReporter()
@@ -508,6 +509,13 @@ class App:
         for step in steps:
             await _run_close_step(step, self._limits.shutdown.close_step)
 
+    async def check_state(self) -> None:
+        """Raise NewerStoreError if the audit log needs a newer version of Trunkline.
+
+        Without this, the gateway would serve, and lose the records of all calls.
+        """
+        await asyncio.to_thread(check_audit_log, self.config, self._state)
+
     def _start_background(self) -> None:
         """Start what only a serving gateway needs: timers and the audit log."""
         self._is_serving = True
@@ -617,6 +625,7 @@ class App:
         watching = AsyncExitStack()
 
         async def start() -> None:
+            await self.check_state()
             await watching.enter_async_context(self.telemetry.running(False, listen=False))
             self._get_router(self.config.http)
 

@@ -14,7 +14,7 @@ from trunkline.audit.hash_chain import HashChain, Retention, TipFile
 from trunkline.audit.log import AuditLog, AuditOptions, writer_label
 from trunkline.audit.records import RecordEncoder
 from trunkline.audit.redaction import RedactionRules
-from trunkline.audit.store import AuditStore
+from trunkline.audit.store import AuditStore, NewerStoreError, StoreError
 from trunkline.audit.usage import UsageReader
 from trunkline.backends.builtin import BuiltinSettings
 from trunkline.config import AuditSettings, Config
@@ -89,6 +89,25 @@ def build_audit_log(
         settings,
         mask=mask,
     )
+
+
+def check_audit_log(config: Config, state: Path | None) -> None:
+    """Raise NewerStoreError if a newer version of Trunkline writes the audit log.
+
+    Other problems are left to the writer, which tries again. It blocks: run it in a thread.
+    """
+    location = find_audit_log(config, state)
+    if location is None:
+        return
+    store = build_store(location)
+    try:
+        store.open(create=False)
+    except NewerStoreError:
+        raise
+    except StoreError:
+        return
+    finally:
+        store.close()
 
 
 def build_usage_reader(config: Config, state: Path | None) -> UsageReader | None:

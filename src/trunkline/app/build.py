@@ -107,8 +107,8 @@ class ShutdownTimeouts(Struct, frozen=True):
     drain: float = 5.0
     # How long clients then have to read the last bytes.
     final_read: float = 1.0
-    # How long each close step may take.
-    close_step: float = 5.0
+    # How long each close step may take; the audit log has 10 s for its last records.
+    close_step: float = 15.0
     # How long a child process has to exit by itself, and again after SIGTERM.
     child_exit: float = 1.0
 

@@ -107,6 +107,11 @@ class PostgresStore:
         (encoding,) = self._fetch_one("SHOW server_encoding")
         if encoding not in _ENCODINGS:
             raise StoreError(f"{self.url}: expected a database with encoding UTF8, got {encoding}")
+        (table,) = self._fetch_one("SELECT to_regclass('trunkline_audit.chain')")
+        if table is not None:
+            self._check_version()  # first: the tables of a newer version stay as they are
+        elif not create:
+            raise StoreError(f"{self.url}: there is no audit log")
         if create:
             with database.transaction():
                 database.execute("SELECT pg_advisory_xact_lock(%s)", (_SCHEMA_LOCK,))
@@ -121,9 +126,10 @@ class PostgresStore:
                     "UPDATE trunkline_audit.chain SET version = %s WHERE version < %s",
                     (SCHEMA_VERSION, SCHEMA_VERSION),
                 )
-        elif self._fetch_one("SELECT to_regclass('trunkline_audit.chain')")[0] is None:
-            raise StoreError(f"{self.url}: there is no audit log")
-        (version,) = self._fetch_one("SELECT version FROM trunkline_audit.chain")
+            self._check_version()  # another process may have created them meanwhile
+
+    def _check_version(self) -> None:
+        (version,) = self._fetch_one("SELECT coalesce(max(version), 0) FROM trunkline_audit.chain")
         check_version(self.url, version)
 
     def close(self) -> None:

@@ -98,12 +98,17 @@ class StoreError(Exception):
     """A store cannot be used now; a later attempt may succeed."""
 
 
+class NewerStoreError(StoreError):
+    """A newer version of Trunkline writes this store; no attempt of this one can succeed."""
+
+
 def check_version(store: str, version: int) -> None:
-    """Raise StoreError if a newer version of Trunkline created the store."""
+    """Raise NewerStoreError if a newer version of Trunkline writes the store."""
     if version > SCHEMA_VERSION:
-        raise StoreError(
+        raise NewerStoreError(
             f"{store}: expected an audit log of version {SCHEMA_VERSION}, got {version}; "
-            "it was created by a newer trunkline"
+            "a newer version of Trunkline writes it: install that version, restore a backup, "
+            "or name another log in audit.url"
         )
 
 

@@ -150,7 +150,8 @@ def read_key_file(path: Path, max_bytes: int = MAX_KEY_FILE_BYTES) -> tuple[ApiK
     try:
         records = msgspec.json.decode(data, type=_KeyFileContent).keys
     except (msgspec.DecodeError, RecursionError) as error:
-        raise KeyFileError(f"{path}: {str(error).lower()}; `trunkline key` writes it") from None
+        hint = "`trunkline key` writes it, and a newer version may write other fields"
+        raise KeyFileError(f"{path}: {str(error).lower()}; {hint}") from None
     if len({record.id for record in records}) < len(records):
         raise KeyFileError(f"{path}: two keys have the same id; take one of them out")
     return records

@@ -26,6 +26,7 @@ from trunkline.app.local_clients import (
     open_session,
     read_catalog,
 )
+from trunkline.audit.store import StoreError
 from trunkline.cli.catalog import CatalogQuery, ToolOptions, ask_gateway, select_servers
 from trunkline.cli.gateways import find_running_gateway
 from trunkline.cli.identities import choose_identity, require_identity
@@ -102,7 +103,7 @@ def run_call(name: str, arguments: Raw, options: ToolOptions) -> None:
             data = {} if error.data is UNSET else {"data": error.data}
             print_json({"error": {"code": error.code, "message": error.message, **data}})
         fail(EXIT_FAILURE, f"{name}: {error.message} (code {error.code})")
-    except (OSError, ConnectionLost, ValueError) as error:
+    except (OSError, ConnectionLost, ValueError, StoreError) as error:
         fail(EXIT_FAILURE, f"{name}: {error}")
     _print_result(result, options.as_json)
 
@@ -150,14 +151,15 @@ def _parse_json(text: str) -> Raw | None:
 async def call_tool(config: Config, call: ToolCall, timeout: float | None = None) -> Raw:
     """Call a tool through a running gateway, or one of its own.
 
-    Raises UnknownToolError, RpcError, TimeoutError, OSError, ConnectionLost, and ValueError for an
-    invalid token.
+    Raises UnknownToolError, RpcError, TimeoutError, OSError, ConnectionLost, StoreError if the
+    audit log needs a newer version, and ValueError for an invalid token.
     """
     gateway = await find_running_gateway(config.source)
     async with asyncio.timeout(timeout):
         if gateway is not None:
             return await _call_running(gateway, call)
         async with prepare_gateway(config) as started:
+            await started.app.check_state()
             return await _call_started(started, config, call)
 
 

@@ -7,9 +7,11 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from trunkline.app.application import App
 from trunkline.app.auth import KeyMaterial, examine_keys, find_role_warnings
 from trunkline.app.build import argument_modes, normalises_schemas
 from trunkline.app.control import ServerStatus, server_statuses
+from trunkline.audit.store import StoreError
 from trunkline.cli.locations import choose_config, describe_source
 from trunkline.cli.output import (
     EXIT_FAILURE,
@@ -70,6 +72,8 @@ class CheckReport(Struct, frozen=True):
     unchecked: dict[str, str]
     # Tools with schemas that strict clients may refuse, by server, and what is odd about each.
     odd_schemas: dict[str, dict[str, tuple[str, ...]]]
+    # Why no gateway can start with the audit log; None if one can.
+    audit_log: str | None
     notes: tuple[str, ...]
 
 
@@ -109,17 +113,28 @@ async def check_servers(config: Config, timeout: float | None = None) -> CheckRe
         else ServerReport(name=server.name, state=_DISABLED)
         for server in config.servers
     )
-    keys = examine_keys(config.auth)
+    keys, audit_log = examine_keys(config.auth), await _examine_audit_log(app)
     return CheckReport(
-        all(server.state in _GOOD_STATES for server in servers) and all(each.ok for each in keys),
+        all(server.state in _GOOD_STATES for server in servers)
+        and all(each.ok for each in keys)
+        and audit_log is None,
         describe_source(config),
         servers,
         keys,
         tuple(map(_collision_json, catalog.collisions)),
         _unchecked_tools(config, catalog),
         _odd_schemas(config, catalog),
+        audit_log,
         (*config.notes, *find_role_warnings(config)),
     )
+
+
+async def _examine_audit_log(app: App) -> str | None:
+    try:
+        await app.check_state()
+    except StoreError as error:
+        return str(error)
+    return None
 
 
 def _server_report(
@@ -215,6 +230,8 @@ def _print_report(report: CheckReport) -> None:
     for each in report.keys:
         place, detail = first_line(each.location), first_line(each.detail)
         print(f"{'keys' if each.ok else 'bad keys'}: {each.setting}: {place}: {detail}")
+    if report.audit_log:
+        print(f"bad audit log: {first_line(report.audit_log)}")
     for collision in report.collisions:
         print(
             f"collision: {collision['kind']}: {first_line(collision['name'])} belongs to"

@@ -34,6 +34,7 @@ from trunkline.app.service import (
     report_status,
     unused_addresses,
 )
+from trunkline.audit.store import StoreError
 from trunkline.backends.builtin import BuiltinSettings
 from trunkline.cli.client_apps import CLIENTS, ClientApp, serve_command, settings_path
 from trunkline.cli.locations import choose_config, describe_source, user_state_dir
@@ -89,7 +90,7 @@ def serve(option: Path | None, stdio: bool = False, address: str | None = None) 
             # uvloop cannot poll a terminal.
             serving = _serve(config, stdio, http, service)
             run_event_loop(serving, fast=not (stdio and sys.stdin.isatty()))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, StoreError) as error:
         fail(EXIT_FAILURE, f"cannot serve: {error}")
     except ConfigErrors as error:
         fail_config(error)
@@ -162,9 +163,9 @@ async def _serve(
         # Keeps what the parts log until the log itself is open.
         with buffer_logging():
             app = App(config, user_state_dir(os.environ, sys.platform))
-            principal = (
-                await app.identify(os.environ) if stdio else None
-            )  # before any server starts
+            # Both before any server starts
+            await app.check_state()
+            principal = await app.identify(os.environ) if stdio else None
             telemetry = app.telemetry.running(stdio, inherited=sockets.metrics)
             await stack.enter_async_context(telemetry)
         announce = _announcer(app, config)
