@@ -45,7 +45,11 @@ def test_api_keys_are_counted_by_state(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("{", "input data was truncated; `trunkline key` writes it, and a newer version may write other fields"),
+        (
+            "{",
+            "input data was truncated; `trunkline key` writes it, and a newer version may write "
+            "other fields",
+        ),
         ('{"keys": [{"id": 1}]}', "expected `str`, got `int` - at `$.keys[0].id`"),
         ('{"kees": []}', "unknown field `kees`"),
     ],

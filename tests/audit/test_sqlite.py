@@ -26,8 +26,8 @@ from tests.tasks import HANG_TIMEOUT
 from trunkline.audit.sqlite import APPLICATION_ID, SqliteStore
 from trunkline.audit.store import (
     ROW_OVERHEAD_BYTES,
-    RecordFilter,
     NewerStoreError,
+    RecordFilter,
     StoreError,
     WriterHeartbeat,
     process_start,

@@ -79,7 +79,11 @@ def test_keys_with_a_newer_field_stop_every_command_and_stay_as_they_are(tmp_pat
     keys = tmp_path / "keys.json"
     keys.write_text(keys.read_text().replace('"id":', '"surfaces": ["a"], "id":'))
     before = keys.read_bytes()
-    for command in (("key", "add", "bob", "--role", "dev"), ("key", "list"), ("serve", "--http", "127.0.0.1:0")):
+    for command in (
+        ("key", "add", "bob", "--role", "dev"),
+        ("key", "list"),
+        ("serve", "--http", "127.0.0.1:0"),
+    ):
         result = run(*command, "--config", file)
         assert result.exit_code != 0, command
         assert "unknown field `surfaces`" in result.output, command
