@@ -197,7 +197,7 @@ fuzz: .venv-fuzz/.ready
 update: $(VENV)/.test
 	$(BIN)/python -m bench.page
 	$(BIN)/python -m pytest tests/test_conversations.py --update --no-cov
-	$(BIN)/python -m pytest tests/jsonrpc/test_schema.py tests/config/test_schema.py tests/sources/test_model.py --update --no-cov
+	$(BIN)/python -m pytest tests/test_reference.py tests/jsonrpc/test_schema.py tests/config/test_schema.py tests/sources/test_model.py --update --no-cov
 
 # Build, check and tag a release; ARGS=--no-tag leaves the tag out. Nothing is uploaded.
 release: .venv-release/.ready

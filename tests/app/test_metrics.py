@@ -1,6 +1,7 @@
 """Scraping the metrics of a gateway at the configured address."""
 
 import json
+import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -186,8 +187,6 @@ async def app_with_all_telemetry(state: Path) -> App:
 async def test_the_dashboard_uses_only_existing_metrics(
     tmp_path: Path,
 ) -> None:
-    import re
-
     dashboard = json.loads(DASHBOARD.read_text(encoding="utf-8"))
     targets = [each["expr"] for panel in dashboard["panels"] for each in panel.get("targets", ())]
     variables = [
@@ -204,14 +203,33 @@ async def test_the_dashboard_uses_only_existing_metrics(
     assert len(ids) == len(set(ids))
 
 
-async def test_every_metric_has_a_heading_in_the_manual(tmp_path: Path) -> None:
+async def test_every_metric_has_one_entry_with_its_type_and_no_other_has_one(
+    tmp_path: Path,
+) -> None:
     app = await app_with_all_telemetry(tmp_path)
     assert app.telemetry.metrics is not None
     text = PAGE.read_text(encoding="utf-8")
-    headings = {line for line in text.splitlines() if line.startswith("### ")}
-    names = app.telemetry.metrics.exposition.names
-    assert [name for name in names if f"### `{name}`" not in headings] == []
-    assert len(headings) == len(names)
+    exposition = app.telemetry.metrics.exposition
+    found = re.findall(r"^### `(\w+)`\n+(Counter|Gauge|Histogram)\b", text, re.MULTILINE)
+    assert sorted(name for name, _ in found) == sorted(exposition.names)
+    shown = exposition.read().encode().decode()
+    types = dict(re.findall(r"^# TYPE (\w+) (\w+)$", shown, re.MULTILINE))
+    assert {name: kind.lower() for name, kind in found} == types
+
+
+async def test_the_manual_names_the_labels_of_every_metric(tmp_path: Path) -> None:
+    app = await app_with_all_telemetry(tmp_path)
+    assert app.telemetry.metrics is not None
+    shown = app.telemetry.metrics.exposition.read().encode().decode()
+    labels: dict[str, set[str]] = {}
+    for name, inside in re.findall(
+        r"^(\w+?)(?:_bucket|_sum|_count)?\{(.*?)\} ", shown, re.MULTILINE
+    ):
+        labels.setdefault(name, set()).update(re.findall(r'(\w+)="', inside))
+    text = PAGE.read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^### `(\w+)`\n+(.*?)\. ?", text, re.MULTILINE | re.DOTALL))
+    documented = {name: set(re.findall(r"`(\w+)`", sections[name])) for name in labels}
+    assert documented == {name: found - {"le"} for name, found in labels.items()}
 
 
 async def test_a_network_address_with_unprotected_metrics_is_refused() -> None:

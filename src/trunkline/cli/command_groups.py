@@ -13,20 +13,24 @@ ConfigOption = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        help="A trunkline.toml, or the JSON settings of an MCP client. Default: "
-        "$TRUNKLINE_CONFIG, ./trunkline.toml, or an embedded configuration.",
+        help="The configuration: a trunkline.toml, or the JSON settings of an MCP client. "
+        "Default: $TRUNKLINE_CONFIG, ./trunkline.toml, or embedded defaults.",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 TimeoutOption = Annotated[
     float | None,
-    typer.Option(metavar="SECONDS", min=0.0, help="Maximum wait. Default: as configured."),
+    typer.Option(
+        metavar="SECONDS",
+        min=0.0,
+        help="Maximum wait for servers to start. Default: the start_timeout of each.",
+    ),
 ]
 
 # sources
 
 sources_program = typer.Typer(
-    help="Curate a registry of sources: three per topic, with provenance.", no_args_is_help=True
+    help="Create, sign and verify a registry of curated sources.", no_args_is_help=True
 )
 
 RegistryArgument = Annotated[
@@ -59,7 +63,7 @@ def validate(registry: RegistryArgument, json: JsonOption = False) -> None:
 
 @sources_program.command()
 def sign(registry: RegistryArgument, key: KeyOption = Path("sources.key")) -> None:
-    """Sign a registry, and append what changed to its change log."""
+    """Sign a registry, and append the changes to its change log."""
     from trunkline.cli.sources import run_sign  # noqa: PLC0415
 
     run_sign(registry, key)
@@ -96,7 +100,7 @@ def match(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Show which topic matches a question, and the scores of others."""
+    """Show which topic matches a question, with the scores of the ten best."""
     from trunkline.cli.sources import run_match  # noqa: PLC0415
 
     run_match(query, registry, scoring, threshold, json)
@@ -108,10 +112,11 @@ def add_topic(
     slug: Annotated[
         str, typer.Argument(metavar="SLUG", help="The slug of the topic, such as rust-learning.")
     ],
-    name: Annotated[str, typer.Option(help="The display name.")],
-    description: Annotated[str, typer.Option(help="What the topic covers.")],
+    name: Annotated[str, typer.Option(metavar="TEXT", help="The display name of the topic.")],
+    description: Annotated[str, typer.Option(metavar="TEXT", help="What the topic covers.")],
     pattern: Annotated[
-        list[str], typer.Option(help="A question about the topic; give at least three.")
+        list[str],
+        typer.Option(metavar="TEXT", help="A question about the topic; give at least three."),
     ],
     *,
     source: Annotated[
@@ -119,7 +124,8 @@ def add_topic(
         typer.Option(metavar="'TYPE|NAME|URL|WHY'", help="A source; give three, best first."),
     ],
     curator: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Create the registry, with this curator.")
+        str | None,
+        typer.Option(metavar="NAME", help="Create the registry, with this curator; needs --key."),
     ] = None,
     key: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Sign it with this private key.")
@@ -140,26 +146,26 @@ key_program = typer.Typer(help="Create, list and revoke API keys of callers.", n
 
 KeyNameArgument = Annotated[
     # Principal ids contain the name, so it is never reused (docs/design/0016).
-    str, typer.Argument(metavar="NAME", help="The name of the key; it cannot be changed.")
+    str, typer.Argument(metavar="NAME", help="The name of the key; it cannot be used again.")
 ]
 RolesOption = Annotated[
-    list[str], typer.Option("--role", metavar="ROLE", help="A role; may be repeated.")
+    list[str], typer.Option("--role", metavar="ROLE", help="A role of the caller; may be repeated.")
 ]
 
 
 @token_program.command()
 def mint(
-    sub: Annotated[str, typer.Option(metavar="SUBJECT", help="The subject of the token.")],
+    sub: Annotated[str, typer.Option(metavar="SUBJECT", help="The caller whom the token names.")],
     role: RolesOption,
     ttl: Annotated[
-        str, typer.Option(metavar="DURATION", help="The lifetime: 90s, 15m, 12h, 30d.")
+        str, typer.Option(metavar="DURATION", help="The lifetime, such as 90s, 15m, 12h or 30d.")
     ] = "1h",
     scope: Annotated[
         list[str] | None, typer.Option(metavar="SCOPE", help="A scope; may be repeated.")
     ] = None,
     config: ConfigOption = None,
 ) -> None:
-    """Print a token signed with the configured secret."""
+    """Create a token with the secret of `auth.jwt.secret_env`, and print it."""
     from trunkline.cli.credentials import run_token_mint  # noqa: PLC0415
 
     run_token_mint(config, sub, tuple(role), ttl, tuple(scope or ()))
@@ -168,12 +174,13 @@ def mint(
 @token_program.command()
 def inspect(
     token: Annotated[
-        str | None, typer.Argument(metavar="[TOKEN]", help="The token. Default: read stdin.")
+        str | None,
+        typer.Argument(metavar="[TOKEN]", help="The token or key. Default, or with -: read stdin."),
     ] = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show the content of a token or the owner of a key, and whether it is accepted."""
+    """Show the content of a token or the owner of an API key, and whether it is accepted."""
     from trunkline.cli.credentials import run_token_inspect  # noqa: PLC0415
 
     run_token_inspect(config, token, json)
@@ -184,14 +191,18 @@ def add(
     name: KeyNameArgument,
     role: RolesOption,
     subject: Annotated[
-        str | None, typer.Option(metavar="SUBJECT", help="The owner. Default: NAME.")
+        str | None,
+        typer.Option(metavar="SUBJECT", help="The subject of calls with the key. Default: NAME."),
     ] = None,
     expires: Annotated[
-        str | None, typer.Option(metavar="WHEN", help="When it expires: 30d, or 2027-01-31.")
+        str | None,
+        typer.Option(
+            metavar="WHEN", help="When the key expires, such as 30d or 2027-01-31. Default: never."
+        ),
     ] = None,
     config: ConfigOption = None,
 ) -> None:
-    """Create a key, and print it once."""
+    """Create an API key, and print it once."""
     from trunkline.cli.credentials import run_key_add  # noqa: PLC0415
 
     run_key_add(config, name, tuple(role), subject, expires)
@@ -199,7 +210,7 @@ def add(
 
 @key_program.command()
 def revoke(name: KeyNameArgument, config: ConfigOption = None) -> None:
-    """Revoke a key at once."""
+    """Revoke an API key, and close the streams that were opened with it."""
     from trunkline.cli.credentials import run_key_revoke  # noqa: PLC0415
 
     run_key_revoke(config, name)
@@ -207,7 +218,7 @@ def revoke(name: KeyNameArgument, config: ConfigOption = None) -> None:
 
 @key_program.command("list")
 def list_keys(config: ConfigOption = None, json: JsonOption = False) -> None:
-    """List all keys, including revoked ones."""
+    """List all API keys, including revoked ones."""
     from trunkline.cli.credentials import run_key_list  # noqa: PLC0415
 
     run_key_list(config, json)
@@ -216,7 +227,7 @@ def list_keys(config: ConfigOption = None, json: JsonOption = False) -> None:
 # audit
 
 audit_program = typer.Typer(
-    help="Query, verify and export the audit log: who called what, and how it ended.",
+    help="Read and verify the audit log: who called what, and how it ended.",
     no_args_is_help=True,
 )
 
@@ -232,16 +243,25 @@ ServerOption = Annotated[
 ]
 StatusOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="STATUS", help="Only calls with this status; may be repeated."),
+    typer.Option(
+        metavar="STATUS", help="Only calls with this status, such as denied; may be repeated."
+    ),
 ]
 SinceOption = Annotated[
-    str | None, typer.Option(metavar="TIME", help="Only after: 15m, 1h, 7d ago, or ISO 8601.")
+    str | None,
+    typer.Option(
+        metavar="TIME", help="Only records since then: an age such as 15m, 1h or 7d, or ISO 8601."
+    ),
 ]
 AllKindsOption = Annotated[
     bool,
-    typer.Option("--all", help="Also server states, kill switches, reloads and rejected logins."),
+    typer.Option(
+        "--all", help="All records: also server states, kill switches, reloads, rejected logins."
+    ),
 ]
-UntilOption = Annotated[str | None, typer.Option(metavar="TIME", help="Only before.")]
+UntilOption = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Only records before then, as for --since.")
+]
 
 
 @audit_program.command()
@@ -254,13 +274,13 @@ def query(
     since: SinceOption = None,
     until: UntilOption = None,
     limit: Annotated[
-        int, typer.Option(metavar="N", min=1, max=1_000_000, help="How many of the newest records.")
+        int, typer.Option(metavar="N", min=1, max=1_000_000, help="Show the newest N records.")
     ] = 100,
     all_kinds: AllKindsOption = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show recorded calls, newest last."""
+    """Show recorded calls, the newest last."""
     from trunkline.cli.audit import RecordSelection, run_query  # noqa: PLC0415
 
     selection = RecordSelection(
@@ -273,7 +293,7 @@ def query(
 def verify(
     expect: Annotated[
         str | None,
-        typer.Option(metavar="NUMBER:HASH", help="The end of the chain, as printed earlier."),
+        typer.Option(metavar="NUMBER:HASH", help="The tip that an earlier `verify` printed."),
     ] = None,
     config: ConfigOption = None,
     json: JsonOption = False,
@@ -295,11 +315,12 @@ def export(
     until: UntilOption = None,
     stored: Annotated[
         # Excludes the selection: a filter cannot divide the calls that are stored in one row.
-        bool, typer.Option("--stored", help="Rows as stored and hashed, with many calls in one.")
+        bool,
+        typer.Option("--stored", help="Print rows as stored and hashed; one may hold many calls."),
     ] = False,
     config: ConfigOption = None,
 ) -> None:
-    """Print records as JSON lines, oldest first, with their numbers and hashes."""
+    """Print records as lines of JSON, oldest first, with numbers and hashes."""
     from trunkline.cli.audit import RecordSelection, run_export  # noqa: PLC0415
 
     selection = RecordSelection(tool, subject, server, tuple(status or ()), since, until)
@@ -315,7 +336,8 @@ def tail(
     status: StatusOption = None,
     lines: Annotated[
         # Instead of --since and --until: records still to come have no bounds in time.
-        int, typer.Option(metavar="N", min=0, max=1000, help="How many earlier records.")
+        int,
+        typer.Option(metavar="N", min=0, max=1000, help="How many earlier records to show first."),
     ] = 10,
     all_kinds: AllKindsOption = False,
     config: ConfigOption = None,
@@ -333,7 +355,7 @@ def tail(
 # policy
 
 policy_program = typer.Typer(
-    help="Explain and test the policy, without running a gateway.", no_args_is_help=True
+    help="Explain and test the policy without a running gateway.", no_args_is_help=True
 )
 
 
@@ -354,7 +376,8 @@ def explain(
         ),
     ] = None,
     client: Annotated[
-        str, typer.Option(metavar="NAME", help="The name of the caller's client.")
+        str,
+        typer.Option(metavar="NAME", help="The name that the client of the caller gives itself."),
     ] = "",
     args: Annotated[
         str | None, typer.Option(metavar="JSON", help="The arguments, as a JSON object.")
@@ -376,11 +399,13 @@ def explain(
 
 @policy_program.command("test")
 def check_expectations(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A TOML file of expectations.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A TOML file with \\[\\[expect]] tables.")
+    ],
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Compare the policy with expectations; exit with 1 if they differ."""
+    """Compare the policy with a file of expectations; exit with 1 if they differ."""
     from trunkline.cli.policy import run_policy_test  # noqa: PLC0415
 
     run_policy_test(file, config, json)
