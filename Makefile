@@ -62,7 +62,7 @@ serve: $(VENV)/.test
 # Two parts: the pure packages, which need 100 % branch coverage, and the rest. `check` runs the
 # style tests.
 PURE := tests/jsonrpc tests/mcp tests/routing tests/search
-STYLE := tests/test_style.py tests/test_requirements.py
+STYLE := tests/test_style.py tests/test_requirements.py tests/test_site.py
 # The programs that these tests start have stores of their own.
 PROGRAMS := tests/guides
 PYTEST = $(BIN)/python -m pytest -p no:cacheprovider
@@ -134,11 +134,12 @@ check: $(VENV)/.check
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	$(BIN)/zensical build --strict --clean
 	$(BIN)/python -m pytest -p no:cacheprovider -n 2 --no-cov $(STYLE)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 docs: $(VENV)/.check
-	$(BIN)/mkdocs build --strict
+	$(BIN)/zensical build --strict --clean
+	$(BIN)/python -m pytest -p no:cacheprovider --no-cov tests/test_site.py
 
 bench: .venv-bench/.ready
 	.venv-bench/bin/python -m bench $(ARGS)
@@ -211,4 +212,4 @@ lock:
 	done
 
 clean:
-	rm -rf .venv .venv-* site .coverage .pytest_cache .ruff_cache .hypothesis dist
+	rm -rf .venv .venv-* site .cache .coverage .pytest_cache .ruff_cache .hypothesis dist
