@@ -18,6 +18,7 @@ NOT_RUN = {
     "make test": "it runs this test",
     ". .venv/bin/activate": "the reader has the command on the PATH",
     "pip install trunkline-slim": "nothing is on PyPI yet; tests/test_package.py builds the wheels",
+    "pip install 'trunkline[conditions]'": "the tests have the package for conditions",
 }
 """Commands that no test runs, with the reason."""
 
@@ -280,18 +281,25 @@ PAGES: dict[str, Sequence[Step]] = {
         NotRun("the entry of one client; tests/cli/test_client_config.py has them"),
     ],
     "docs/guides/lock-down.md": [
+        Run(),
+        Run(),
         Write(),
-        Write(append=True),
         Run(),
         Shows(),
-        Write(append=True),
         Run(),
         Shows(),
         Write("expectations.toml"),
         Run(),
         Shows(),
-        Write(append=True),
         Run(),
+        Shows(),
+        Session(),
+        Run(),
+        Shows(),
+        Session(),
+        Session(),
+        Run(),
+        Shows(),
     ],
     "docs/guides/monitor.md": [
         config(FILES_SERVER),

@@ -45,6 +45,9 @@ VARIES = [
 """What differs from run to run, and what the comparison sees in its place."""
 
 
+ADDRESS = "http://127.0.0.1:8080"
+"""Where the gateways of the manual listen."""
+
 PROGRAM = """
 import sys
 from pathlib import Path
@@ -270,7 +273,6 @@ class Reader:
             return self._keep(command, self._follow(command, lines))
         local = self.localise(command)
         if "curl " in local and self.gateway is not None:
-            local = local.replace("http://127.0.0.1:8080", self._origin)
             if "Mcp-Session-Id: …" in local:
                 answers = "".join(each.text for each in self.printed)
                 session = re.findall(r"^mcp-session-id: (\S+)$", answers, re.MULTILINE)[-1]
@@ -299,6 +301,7 @@ class Reader:
         self.gateway = Gateway(process)
         found = self.gateway.wait_for(lambda line: line.startswith("MCP at "))
         self._origin = re.sub(r"/mcp$", "", found.split()[2])
+        self.replaced[ADDRESS] = self._origin
         file = self.home / "trunkline.toml"
         tables: dict[str, Any] = tomllib.loads(file.read_text()) if file.exists() else {}
         self.gateway.wait_ready({*tables.get("servers", {})})
