@@ -272,11 +272,10 @@ class Reader:
         if "tail" in words[1:3]:
             return self._keep(command, self._follow(command, lines))
         local = self.localise(command)
-        if "curl " in local and self.gateway is not None:
-            if "Mcp-Session-Id: …" in local:
-                answers = "".join(each.text for each in self.printed)
-                session = re.findall(r"^mcp-session-id: (\S+)$", answers, re.MULTILINE)[-1]
-                local = local.replace("Mcp-Session-Id: …", f"Mcp-Session-Id: {session}")
+        if "curl " in local and self.gateway is not None and "Mcp-Session-Id: …" in local:
+            answers = "".join(each.text for each in self.printed)
+            session = re.findall(r"^mcp-session-id: (\S+)$", answers, re.MULTILINE)[-1]
+            local = local.replace("Mcp-Session-Id: …", f"Mcp-Session-Id: {session}")
         if self.printed:  # for `echo $?`
             local = f"(exit {self.printed[-1].status})\n{local}"
         kept = self.home.parent / "environ"
