@@ -275,7 +275,7 @@ def test_what_import_made_of_the_entries_is_recognised(home: Path, tmp_path: Pat
     }
     file = settings(home, text)
     target = tmp_path / "imported.toml"
-    assert run("import", "--from", str(file), "--write", str(target)).exit_code == 0
+    assert run("import", str(file), "--write", str(target)).exit_code == 0
     result = run("client-config", "cursor", "--config", str(target), "--write")
     assert list(servers(file)) == ["trunkline"], result.output
 

@@ -148,7 +148,7 @@ def test_a_file_with_mistakes_is_not_written_and_they_are_named(tmp_path: Path) 
 
 def test_the_file_of_a_client_is_refused(tmp_path: Path) -> None:
     result = run("remove", "a", "--config", str(tmp_path / "a.json"))
-    assert (result.exit_code, "trunkline import --from" in result.stderr) == (2, True)
+    assert (result.exit_code, "trunkline import " in result.stderr) == (2, True)
 
 
 def test_servers_are_disabled_enabled_and_removed(tmp_path: Path) -> None:

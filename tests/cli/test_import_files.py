@@ -67,7 +67,7 @@ def test_equal_servers_are_imported_once(home: Path, tmp_path: Path) -> None:
 
 
 def test_without_a_target_the_configuration_is_printed(home: Path, tmp_path: Path) -> None:
-    result = run("import", "--from", str(client_file(tmp_path / "c.json", fs=FS)))
+    result = run("import", str(client_file(tmp_path / "c.json", fs=FS)))
     assert result.exit_code == 0
     (tmp_path / "new.toml").write_text(result.stdout)
     (fs,) = load_config(tmp_path / "new.toml", {}).servers
@@ -134,18 +134,18 @@ def test_on_a_terminal_secrets_of_trunkline_files_are_masked(
         "db.example",
     ):
         assert expected in shown
-    assert "hunter22" in run("import", "--from", str(source)).stdout
+    assert "hunter22" in run("import", str(source)).stdout
 
 
 def test_import_overwrites_an_existing_file_only_with_force(home: Path, tmp_path: Path) -> None:
     source = str(client_file(tmp_path / "c.json", fs=FS))
     target = tmp_path / "t.toml"
     target.write_text("mine")
-    result = run("import", "--from", source, "--write", str(target))
+    result = run("import", source, "--write", str(target))
     assert result.exit_code == 1
     assert f"{target} already exists; --force overwrites it" in result.stderr
     assert target.read_text() == "mine"
-    assert run("import", "--from", source, "--write", str(target), "--force").exit_code == 0
+    assert run("import", source, "--write", str(target), "--force").exit_code == 0
     assert len(load_config(target, {}).servers) == 1
 
 
@@ -174,7 +174,7 @@ def test_an_unwritable_target_is_reported(
 
 
 def test_import_leaves_out_the_gateway_itself(home: Path, tmp_path: Path) -> None:
-    result = run("import", "--from", str(client_file(tmp_path / "c.json", us=SELF, fs=FS)))
+    result = run("import", str(client_file(tmp_path / "c.json", us=SELF, fs=FS)))
     assert "left out: us, which is Trunkline itself: its command is this program" in result.stderr
     assert "[servers.us]" not in result.stdout
     assert "[servers.fs]" in result.stdout
@@ -239,7 +239,7 @@ def test_a_url_at_the_configured_listen_address_is_not_imported(
 ) -> None:
     (tmp_path / "project" / "trunkline.toml").write_text(config_text)
     own_entry = {"url": "http://localhost:7000/mcp"}
-    result = run("import", "--from", str(client_file(tmp_path / "c.json", me=own_entry, fs=FS)))
+    result = run("import", str(client_file(tmp_path / "c.json", me=own_entry, fs=FS)))
     assert result.exit_code == 0
     assert ("left out: me, which is Trunkline itself" in result.stderr) is (
         config_text != "nonsense"
@@ -259,16 +259,45 @@ def test_an_unreadable_client_file_is_skipped_with_the_reason(home: Path) -> Non
 def test_import_without_any_servers_exits_with_one(home: Path) -> None:
     result = run("import")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == "trunkline: no servers were found; name a file with --from FILE\n"
+    assert result.stderr == (
+        "trunkline: no servers were found in the files of MCP clients;"
+        " name one with `trunkline import FILE`\n"
+    )
+
+
+def test_a_named_file_without_servers_is_named(tmp_path: Path) -> None:
+    result = run("import", str(client_file(tmp_path / "c.json")))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.endswith(f"trunkline: no servers were found in {tmp_path / 'c.json'}\n")
+
+
+@pytest.mark.parametrize("name", ["profile.yaml", "catalog.YML"])
+def test_yaml_is_refused_with_what_to_do(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("servers:\n  - type: image\n")
+    result = run("import", str(tmp_path / name))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == (
+        f"trunkline: {tmp_path / name}: YAML cannot be read;"
+        " export it as JSON, or write a trunkline.toml\n"
+    )
+
+
+def test_an_export_of_another_gateway_becomes_a_configuration(tmp_path: Path) -> None:
+    export = {"entities": {"gateways": [{"name": "east", "url": "https://e.example/mcp"}]}}
+    (tmp_path / "export.json").write_text(json.dumps(export))
+    target = tmp_path / "trunkline.toml"
+    assert run("import", str(tmp_path / "export.json"), "--write", str(target)).exit_code == 0
+    (east,) = load_config(target, {}).servers
+    assert (east.name, url_of(east).url) == ("east", "https://e.example/mcp")
 
 
 def test_an_invalid_named_file_exits_with_two(tmp_path: Path) -> None:
     bad = tmp_path / "bad.json"
     bad.write_text('{"mcpServers": {"a": {"command": 3}}}')
-    result = run("import", "--from", str(bad))
+    result = run("import", str(bad))
     assert (result.exit_code, result.stdout) == (2, "")
     assert str(bad) in result.stderr
-    result = run("import", "--from", "nofile")
+    result = run("import", "nofile")
     assert result.stderr == "trunkline: nofile: there is no such file; check the name\n"
 
 
@@ -283,7 +312,7 @@ def test_import_lists_the_variables_that_the_servers_need(
     servers = {"one": entry, "two": web, "three": {**web, "headers": {"X": "${NOT_HERE}"}}}
     inputs = [{"id": "a-key"}]
     file.write_text(json.dumps({"servers": servers, "inputs": inputs}))
-    result = run("import", "--from", str(file))
+    result = run("import", str(file))
     assert result.stderr.splitlines()[-4:] == [
         "set these variables before you start the gateway:",
         "  NOT_HERE, for one, three; not set here",

@@ -38,6 +38,7 @@ def errors_of(tree: Any) -> list[str]:
         {"mcpServers": {"fs": {"command": "npx"}}, "numStartups": 3, "projects": {"/p": {}}},
         {"servers": {"fs": {"command": "npx"}}, "inputs": []},
         {"mcp": {"servers": {"fs": {"command": "npx"}}}, "editor.tabSize": 2},
+        {"fs": {"command": "npx"}},
     ],
 )
 def test_servers_are_found_in_the_format_of_every_client(tree: Any) -> None:
@@ -61,6 +62,8 @@ def test_servers_of_single_projects_are_ignored_with_a_note(count: int, servers:
 
 def test_a_file_without_servers_is_valid_and_noted() -> None:
     trees: list[Any] = [{}, {"mcpServers": None}, {"mcp": 1}, {"disabledMcpServers": []}]
+    # Settings of a program that happen to have a command.
+    trees.append({"editor": {"command": "vi"}, "colour": "blue"})
     for tree in trees:
         (entries, _), collector = parse_tree(tree)
         collector.raise_if_any()
@@ -84,6 +87,7 @@ def test_a_file_without_servers_is_valid_and_noted() -> None:
             'f:1: servers.a.type: unknown type; known are "stdio", "local", "http"',
         ),
         ({"servers": {"a": {"type": 1, "url": "x"}}}, "f:1: servers.a.type: unknown type;"),
+        ({"servers": {"a": {"transport": "ws", "url": "x"}}}, "f:1: servers.a.transport: unknown"),
     ],
 )
 def test_an_invalid_client_file_is_an_error(tree: Any, error: str) -> None:
@@ -100,6 +104,18 @@ def test_an_invalid_client_file_is_an_error(tree: Any, error: str) -> None:
         ({"type": "http", "url": "u", "headers": {"A": "b"}}, {"url": "u", "headers": {"A": "b"}}),
         ({"type": "sse", "url": "u"}, {"url": "u"}),
         ({"type": "streamable-http", "url": "u"}, {"url": "u"}),
+        ({"type": "streamableHttp", "url": "u"}, {"url": "u"}),
+        ({"type": "STREAMABLE_HTTP", "url": "u", "description": "d"}, {"url": "u"}),
+        ({"type": "STDIO", "command": "a"}, {"command": "a"}),
+        ({"transportType": "stdio", "command": "a", "icon": "i"}, {"command": "a"}),
+        ({"transport": "http", "url": "u", "tools": {}}, {"url": "u"}),
+        ({"transport": "sse", "type": None, "url": "u"}, {"url": "u"}),
+        ({"url": "u", "bearerToken": "t"}, {"url": "u", "headers": {"Authorization": "Bearer t"}}),
+        (
+            {"url": "u", "auth": "t", "headers": {"X": "y"}},
+            {"url": "u", "headers": {"X": "y", "Authorization": "Bearer t"}},
+        ),
+        ({"url": "u", "auth": None, "bearerToken": ""}, {"url": "u"}),
         ({"serverUrl": "u"}, {"url": "u"}),
         ({"httpUrl": "u"}, {"url": "u"}),
         ({"command": "a", "envFile": ".env"}, {"command": "a", "env_file": ".env"}),
@@ -150,6 +166,26 @@ def test_an_entry_is_converted_without_notes(entry: dict[str, Any], table: dict[
             {"url": "https://a.example", "oauth": {"clientId": "x"}},
             {"url": "https://a.example"},
             "oauth: ignored; write [servers.NAME.oauth] in a trunkline.toml",
+        ),
+        (
+            {"url": "u", "auth": "oauth"},
+            {"url": "u"},
+            "auth: ignored; write headers or [servers.NAME.oauth]",
+        ),
+        (
+            {"url": "u", "headers": {"authorization": "a"}, "bearerToken": "t"},
+            {"url": "u", "headers": {"authorization": "a"}},
+            "bearerToken: ignored, because headers has a token too; keep one of the two",
+        ),
+        (
+            {"command": "a", "authentication": {}},
+            {"command": "a"},
+            "authentication: ignored; write headers or [servers.NAME.oauth] in a trunkline.toml",
+        ),
+        (
+            {"command": "a", "include_tags": ["x"], "exclude_tags": []},
+            {"command": "a"},
+            "include_tags: ignored; all tools are listed; limit them with [[policy]]",
         ),
         (
             {"command": "a", "argss": []},

@@ -155,7 +155,7 @@ def _editable_file(option: Path | None) -> Path:
     """Return the `trunkline.toml` to change; it need not exist."""
     path = locate_config(option, os.environ, Path.cwd()) or Path(CONFIG_FILE)
     if is_client_file(path, ""):
-        fix = f"`trunkline import --from {path} --write {CONFIG_FILE}` makes one of it"
+        fix = f"`trunkline import {path} --write {CONFIG_FILE}` makes one of it"
         fail(EXIT_USAGE, f"{path} belongs to an MCP client; expected a {CONFIG_FILE}; {fix}")
     return path
 

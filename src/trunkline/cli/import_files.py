@@ -1,4 +1,4 @@
-"""`trunkline import`: writes the servers of installed MCP clients into one `trunkline.toml`.
+"""`trunkline import`: writes the servers of MCP clients and gateways into one `trunkline.toml`.
 
 Invariants:
 1. An existing file is overwritten only with `--force`, and no file is left half written.
@@ -60,7 +60,9 @@ def run_import(source: Path | None, target: Path | None, force: bool) -> None:
     own = [get_table(config.tables, "http") for config in (*configs, *_existing_config())]
     configs = [_drop_own_entries(config, own) for config in configs]
     if not any(config.entries for config in configs):
-        fail(EXIT_FAILURE, "no servers were found; name a file with --from FILE")
+        where = "in the files of MCP clients" if source is None else f"in {source}"
+        fix = "; name one with `trunkline import FILE`" if source is None else ""
+        fail(EXIT_FAILURE, f"no servers were found {where}{fix}")
     _print_needs(configs)
     if target is None:
         _print_config(configs)

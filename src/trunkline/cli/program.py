@@ -459,14 +459,17 @@ def client_config(
 @program.command("import", rich_help_panel=_START)
 def import_files(
     source: Annotated[
-        Path | None, typer.Option("--from", metavar="FILE", help="Read only this settings file.")
+        Path | None,
+        typer.Argument(
+            metavar="[FILE]", help="The file of a client or gateway. Default: all clients' files."
+        ),
     ] = None,
     write: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Write this file. Default: print to stdout.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Collect the servers of the MCP clients on this machine in one trunkline.toml."""
+    """Write the servers of MCP clients, or of another gateway, as one trunkline.toml."""
     from trunkline.cli.import_files import run_import  # noqa: PLC0415
 
     run_import(source, write, force)

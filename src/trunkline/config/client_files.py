@@ -1,11 +1,13 @@
 """Configuration files of MCP clients: where they are, and how their entries translate to ours.
 
-    {"mcpServers": {NAME: ENTRY, …}}                  most clients
+    {"mcpServers": {NAME: ENTRY, …}}                  most clients, and some gateways
     {"servers": {NAME: ENTRY, …}, "inputs": […]}      VS Code, or inside "mcp" of its settings
+    {NAME: ENTRY, …}                                  `fastmcp install mcp-json`
 
 The files work unchanged: Claude Desktop and Code, Cursor, VS Code, Windsurf, Cline, Roo Code and
-Gemini CLI. Other spellings of keys are translated. Unknown keys are noted and ignored, because some
-client knows them. Only what cannot be understood is an error.
+Gemini CLI; of gateways: mcp-proxy, FastMCP, MetaMCP and mcp-hub. `gateway_exports` reads the other
+files of gateways. Other spellings of keys are translated. Unknown keys are noted and ignored,
+because some client knows them. Only what cannot be understood is an error.
 
 Invariants:
 1. Valid names are kept. Other servers get a new unique name, and the old one as title.
@@ -18,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+from trunkline.config.gateway_exports import ExportedServer, read_gateway_export
 from trunkline.config.server_table import (
     BACKEND_KINDS,
     MAX_NAME_LENGTH,
@@ -27,28 +30,49 @@ from trunkline.config.server_table import (
     server_keys,
 )
 from trunkline.documents.errors import ErrorCollector, KeyPath, closest_match
-from trunkline.documents.parser import Table, as_table
+from trunkline.documents.parser import Table, as_table, get_table
 from trunkline.documents.validation import LONE_SURROGATE
 
 _SERVER_ROOTS: tuple[tuple[str, ...], ...] = (("mcpServers",), ("servers",), ("mcp", "servers"))
 _KEY_ALIASES = {"envFile": "env_file", "serverUrl": "url", "httpUrl": "url", "environment": "env"}
-_APPROVAL_KEYS = ("autoApprove", "alwaysAllow")
-# Keys of several clients that filter tools.
+# Keys that are noted even when they are empty, and the fix for each.
+_IGNORED_KEYS = {
+    **dict.fromkeys(("autoApprove", "alwaysAllow"), "clients approve calls"),
+    # Clients log a person in; ours are client credentials of the gateway.
+    "oauth": "write [servers.NAME.oauth] in a trunkline.toml",
+    # VS Code, for one, has another one.
+    "sandbox": "write [servers.NAME.sandbox] in a trunkline.toml",
+    "authentication": "write headers or [servers.NAME.oauth] in a trunkline.toml",
+}
+# Keys of clients and gateways that filter tools.
 _TOOL_FILTER_KEYS = (
     *("disabledTools", "enabledTools", "includeTools", "excludeTools"),
     *("disabled_tools", "enabled_tools", "allowedTools", "tools"),
+    *("include_tags", "exclude_tags"),
 )
+# What only describes a server.
+_DISPLAY_KEYS = ("description", "icon")
 _KINDS_OF_TYPE = {
     "stdio": "command",
     "local": "command",
     "http": "url",
     "sse": "url",
     "streamable-http": "url",
-    "streamableHttp": "url",
-    "streamable_http": "url",
     "remote": "url",
 }
-_HANDLED_KEYS = ("type", "enabled", *_APPROVAL_KEYS)
+# The first that is given counts; others are spellings of other programs.
+_TYPE_KEYS = ("type", "transport", "transportType")
+# A token: FastMCP, which also has "oauth" here, and MetaMCP
+_TOKEN_KEYS = ("auth", "bearerToken")
+_HANDLED_KEYS = ("enabled", *_TYPE_KEYS, *_TOKEN_KEYS, *_DISPLAY_KEYS)
+
+
+def _spelling(type_: object) -> str:
+    """Return one spelling of STREAMABLE_HTTP, streamableHttp and streamable-http."""
+    return type_.lower().replace("_", "").replace("-", "") if isinstance(type_, str) else ""
+
+
+_KINDS_OF_SPELLING = {_spelling(name): kind for name, kind in _KINDS_OF_TYPE.items()}
 # Clients count in seconds or in milliseconds: none lets a call take longer than an hour.
 _MAX_TIMEOUT_SECONDS, _MAX_TIMEOUT_MILLISECONDS = 3600, 86_400_000
 
@@ -68,6 +92,8 @@ def parse_client_servers(tree: object, report: ErrorCollector) -> ClientServers:
     if top is None:
         report.add_error((), "expected an object", 'begin with { "mcpServers": { … } }')
         return ClientServers([], {})
+    if (exported := read_gateway_export(top, report)) is not None:
+        return ClientServers(_name_entries(exported), {})
     _note_projects(top, report)
     for root in _SERVER_ROOTS:
         found: Any = top
@@ -77,8 +103,14 @@ def parse_client_servers(tree: object, report: ErrorCollector) -> ClientServers:
             return ClientServers(
                 _parse_entries(found, root, report), _parse_inputs(top, root, report)
             )
+    if top and all(_is_entry(value) for value in top.values()):
+        return ClientServers(_parse_entries(top, (), report), {})
     _report_no_servers(top, report)
     return ClientServers([], {})
+
+
+def _is_entry(value: object) -> bool:
+    return not BACKEND_KINDS.keys().isdisjoint(as_table(value) or {})
 
 
 def _note_projects(top: Table, report: ErrorCollector) -> None:
@@ -118,10 +150,31 @@ def _parse_entries(
             continue
         translation = _EntryTranslation(place, table, report)
         entry = ServerEntry(names[original], translation.table, place, translation.original_paths)
-        if entry.name != original:
-            entry.table.setdefault("title", original)
-        entries.append(entry)
+        entries.append(_keep_name(entry, original))
     return entries
+
+
+def _name_entries(exported: list[ExportedServer]) -> list[ServerEntry]:
+    """Return the entries of a list, whose names may be equal."""
+    originals: list[str] = []
+    for server in exported:
+        name, count = server.name, 1
+        while name in originals:
+            count += 1
+            name = f"{server.name} {count}"
+        originals.append(name)
+    names = unique_names(originals)
+    return [
+        _keep_name(ServerEntry(names[original], server.table, server.place), server.name)
+        for original, server in zip(originals, exported, strict=True)
+    ]
+
+
+def _keep_name(entry: ServerEntry, original: str) -> ServerEntry:
+    """Keep the original name of a server as its title, if it has another name now."""
+    if original and entry.name != original:
+        entry.table.setdefault("title", original)
+    return entry
 
 
 def unique_names(originals: list[str]) -> dict[str, str]:
@@ -181,27 +234,22 @@ class _EntryTranslation:
         self._split_command()
         for key in ("env", "headers"):
             self._stringify(key)
+        self._add_token(entry)
         self._drop_gateway_headers()
         self._scale_timeout()
-        self._choose_kind(entry.get("type"))
+        self._choose_kind(entry)
         if entry.get("enabled") is False:
             self.table["disabled"] = True
         self._drop_foreign_keys()
 
     def _copy_key(self, key: str, value: object) -> None:
         own_key = _KEY_ALIASES.get(key, key)
-        if key in _APPROVAL_KEYS:
-            self._note(key, "ignored", "clients approve calls")
+        if key in _IGNORED_KEYS:
+            self._note(key, "ignored", _IGNORED_KEYS[key])
         elif key in _TOOL_FILTER_KEYS:
             if value:
                 fix = "all tools are listed; limit them with [[policy]]"
                 self._note(key, "ignored", fix)
-        elif key == "oauth":
-            # Clients log a person in; ours are client credentials of the gateway.
-            self._note(key, "ignored", "write [servers.NAME.oauth] in a trunkline.toml")
-        elif key == "sandbox":
-            # VS Code, for one, has another one.
-            self._note(key, "ignored", "write [servers.NAME.sandbox] in a trunkline.toml")
         elif key in _HANDLED_KEYS:
             return
         elif own_key not in server_keys():
@@ -242,6 +290,18 @@ class _EntryTranslation:
                 if value is not None
             }
 
+    def _add_token(self, entry: Table) -> None:
+        """Turn a bearer token into the header that carries it."""
+        for key in (key for key in _TOKEN_KEYS if entry.get(key)):
+            value, headers = entry[key], get_table(self.table, "headers")
+            if not isinstance(value, str) or value == "oauth":
+                self._note(key, "ignored", "write headers or [servers.NAME.oauth]")
+            elif any(name.lower() == "authorization" for name in headers):
+                self._note(key, "ignored, because headers has a token too", "keep one of the two")
+            else:
+                self.table["headers"] = headers | {"Authorization": f"Bearer {value}"}
+                self.original_paths[("headers", "Authorization")] = (key,)
+
     def _drop_gateway_headers(self) -> None:
         """Drop headers that the gateway sends itself."""
         headers = as_table(self.table.get("headers")) or {}
@@ -258,14 +318,15 @@ class _EntryTranslation:
             self.table["timeout"] = timeout / 1000
             self._note("timeout", "read as milliseconds", "write seconds")
 
-    def _choose_kind(self, type_: object) -> None:
+    def _choose_kind(self, entry: Table) -> None:
         """Let `type` decide if an entry has both a command and a url."""
-        if type_ is None:
+        key = next((key for key in _TYPE_KEYS if key in entry), None)
+        if key is None:
             return
-        kind = _KINDS_OF_TYPE.get(type_) if isinstance(type_, str) else None
+        kind = _KINDS_OF_SPELLING.get(_spelling(entry[key]))
         if kind is None:
             words = ", ".join(f'"{name}"' for name in _KINDS_OF_TYPE)
-            self._report.add_error((*self._place, "type"), "unknown type", f"known are {words}")
+            self._report.add_error((*self._place, key), f"unknown {key}", f"known are {words}")
             return
         for other in BACKEND_KINDS:
             if other != kind and kind in self.table and other in self.table:

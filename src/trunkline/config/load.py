@@ -138,6 +138,7 @@ MAX_CONFIG_BYTES = 1024 * 1024
 MAX_CLIENT_FILE_BYTES = 16 * 1024 * 1024
 
 _JSON_SUFFIXES = (".json", ".jsonc")
+_YAML_SUFFIXES = (".yaml", ".yml")
 _CONFIG_TYPE = msgspec.inspect.type_info(ConfigTable)
 
 
@@ -234,6 +235,10 @@ def read_raw_config(path: Path) -> RawConfig:
 
 
 def _parse_raw(path: Path, text: str) -> tuple[RawConfig, ErrorCollector]:
+    if path.suffix.lower() in _YAML_SUFFIXES:
+        # A library for YAML would be needed for nothing else.
+        fix = "export it as JSON, or write a trunkline.toml"
+        raise ConfigErrors([ConfigError(str(path), None, "", "YAML cannot be read", fix)])
     is_client = is_client_file(path, text)
     if is_client:
         parsed = parse_json(text, str(path))
