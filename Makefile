@@ -11,6 +11,7 @@
 #   make bench-finding-public   the same over a public set that nothing was tuned on, from PyPI
 #   make bench-layers   the cost of policy, audit, metrics and traces
 #   make release        build, check and tag a release; nothing is uploaded
+#   make picture        record the picture of a terminal on the start page
 #   make bench-hop      one hop through Trunkline, nginx and other gateways
 
 PYTHON ?= python3
@@ -21,7 +22,7 @@ FUZZ_SECONDS ?= 60
 # With this variable, every program that a test starts would compile Trunkline again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve test test-on test-pure test-doing test-stores test-outside conformance check bench bench-finding bench-finding-public bench-hop bench-layers requirements fuzz docs lock update release clean
+.PHONY: serve test test-on test-pure test-doing test-stores test-outside conformance check bench bench-finding bench-finding-public bench-hop bench-layers requirements fuzz docs lock update picture release clean
 
 # $(call environment,directory,lock): a virtual environment with exactly what the lock names.
 # --no-deps, because a lock names every package: pip would resolve `coverage[toml]` again and stop at
@@ -199,6 +200,10 @@ update: $(VENV)/.test
 	$(BIN)/python -m bench.page
 	$(BIN)/python -m pytest tests/test_conversations.py --update --no-cov
 	$(BIN)/python -m pytest tests/test_reference.py tests/jsonrpc/test_schema.py tests/config/test_schema.py tests/sources/test_model.py --update --no-cov
+
+# Record the picture of a terminal in docs/ anew, with a real server.
+picture: .venv-outside/.ready
+	.venv-outside/bin/python -m outside.picture
 
 # Build, check and tag a release; ARGS=--no-tag leaves the tag out. Nothing is uploaded.
 release: .venv-release/.ready

@@ -3,27 +3,19 @@
 `npx` and `uvx` start what the locks of this folder have installed, so no test needs a network.
 """
 
-import sys
+import re
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
-from outside.program import BIN
+from outside.picture import PICTURE
+from outside.real_reader import real_reader
 from tests.guides.manual import PAGES
-from tests.guides.reader import Reader
+from tests.guides.picture import Recorded, read, record
+from tests.guides.reader import Reader, matches
 from tests.guides.test_guides import follow_page
 
-STAND_IN = Path(__file__).parents[1] / "tests" / "guides" / "stand_in.py"
-PROGRAMS = {
-    "npx": f"""
-case "$*" in
-*server-filesystem*) shift 2; exec "{BIN}/mcp-server-filesystem" "$@" ;;
-*) exec "{sys.executable}" "{STAND_IN}" "$@" ;;  # needs an account
-esac
-""",
-    "uvx": f'exec "{sys.executable}" -m mcp_server_time\n',
-}
 WITH_SERVERS = [
     "README.md",
     "docs/start/two-minutes.md",
@@ -35,17 +27,22 @@ WITH_SERVERS = [
 
 @pytest.fixture
 def reader(tmp_path: Path) -> Generator[Reader]:
-    for name, script in PROGRAMS.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{script}")
-        (tmp_path / name).chmod(0o755)
-    reader = Reader([tmp_path, Path(sys.executable).parent, BIN], {})
-    try:
-        yield reader
-    finally:
-        reader.close()
+    with real_reader(tmp_path) as made:
+        yield made
 
 
 @pytest.mark.parametrize("page", WITH_SERVERS)
 def test_the_steps_of_a_page_work_with_real_servers(page: str, reader: Reader) -> None:
     assert page in PAGES
     follow_page(page, reader)
+
+
+def test_the_picture_of_a_terminal_shows_what_the_commands_print(reader: Reader) -> None:
+    def text(recorded: Recorded) -> str:
+        shown = "".join(f"{line}\n" for line in recorded.lines)
+        # The times of the server and of the records differ.
+        return re.sub(r"T?\d\d:\d\d:\d\d(\+00:00)?|\b[A-Z][a-z]+day\b", "…", shown)
+
+    for shown, printed in zip(read(PICTURE.read_text()), record(reader), strict=True):
+        assert shown.command == printed.command
+        assert matches(text(shown), text(printed)), f"{text(printed)}\n`make picture` records it"

@@ -19,6 +19,40 @@ NOT_RUN = {
     ". .venv/bin/activate": "the reader has the command on the PATH",
     "pip install trunkline-slim": "nothing is on PyPI yet; tests/test_package.py builds the wheels",
     "pip install 'trunkline[conditions]'": "the tests have the package for conditions",
+    **dict.fromkeys(
+        (
+            "python3 -m venv ~/.venvs/trunkline",
+            "~/.venvs/trunkline/bin/pip install trunkline",
+            'export PATH="$HOME/.venvs/trunkline/bin:$PATH"',
+            "pip wheel --no-deps --wheel-dir dist . ./packaging/trunkline",
+            'export PIP_FIND_LINKS="$PWD/dist" UV_FIND_LINKS="$PWD/dist"',
+            "~/.venvs/trunkline/bin/pip install --upgrade trunkline",
+            "rm -r ~/.venvs/trunkline",
+        ),
+        "it installs packages; outside/test_clean_account.py runs it as a new user",
+    ),
+    **dict.fromkeys(
+        (
+            "pip install trunkline",
+            "pip install 'trunkline[conditions,postgresql]'",
+            "uv tool install trunkline",
+            "uvx trunkline --version",
+            "uv tool upgrade trunkline",
+            "uv tool uninstall trunkline",
+            "pipx install trunkline",
+            "pipx upgrade trunkline",
+            "pipx uninstall trunkline",
+        ),
+        "it installs packages; outside/test_release.py runs uvx and pipx",
+    ),
+    **dict.fromkeys(
+        (
+            "uv tool install trunkline==0.1.0",
+            "pipx install --force trunkline==0.1.0",
+            "~/.venvs/trunkline/bin/pip install trunkline==0.1.0",
+        ),
+        "no version is released yet",
+    ),
 }
 """Commands that no test runs, with the reason."""
 
@@ -177,6 +211,15 @@ def as_the_gateways_user(reader: Reader) -> None:
     reader.replaced["/etc/trunkline/trunkline.toml"] = str(reader.home / "trunkline.toml")
 
 
+def used_gateway(reader: Reader) -> None:
+    """Start a gateway with a key, a kill switch and the record of a call."""
+    reader.write("trunkline.toml", MAIL_SERVER + '[auth]\nmode = ["api_key"]\n')
+    key = reader.run("trunkline key add ci --role dev").text.split()[0]
+    reader.serve()
+    assert reader.run("trunkline kill tool mail__get_sources").status == 0
+    reader.call(key, "mail__list_categories", {})
+
+
 def own_key(reader: Reader) -> None:
     """Use the key that `keygen` has printed in place of the one of the page."""
     printed = next(p for p in reader.printed if "keygen" in p.command)
@@ -185,6 +228,7 @@ def own_key(reader: Reader) -> None:
 
 
 SERVE = Given(Reader.serve)
+END = Given(Reader.stop_gateway)
 RESTART = SERVE
 FILES_SERVER = """\
 [servers.fs]
@@ -202,25 +246,36 @@ MAIL_SERVER = '[servers.mail]\nbuiltin = "sources"\n'
 
 PAGES: dict[str, Sequence[Step]] = {
     "README.md": [
-        NotRun("a picture"),
         Run(),
         Run(),
-        NotRun("the entries of two ways to connect; tests/cli/test_client_config.py has them"),
+        END,
         Given(sample_file),
         variable("TRACKER_TOKEN", "secret-of-the-tracker"),
         Given(client_file),
+        Run(),
         Write(),
+        Run(),
         Run(),
         Write(append=True),
         RESTART,
         Run(),
+        Run(),
         PYTHON,
+    ],
+    "docs/index.md": [Run()],
+    "docs/start/install.md": [
+        *[Run()] * 4,
+        Run(),
+        Run(),
+        Shows(),
+        *[Run()] * 3,
+        END,
+        Run(),
     ],
     "docs/start/two-minutes.md": [
         Run(),
         Run(),
-        Run(),
-        Run(),
+        END,
         Given(client_file),
         Run(),
         Given(no_config),
@@ -229,6 +284,17 @@ PAGES: dict[str, Sequence[Step]] = {
         Write(),
         Run(),
         Shows(),
+        Run(),
+        Shows(),
+        Run(),
+    ],
+    "docs/guides/backup.md": [
+        Given(used_gateway),
+        Run(),
+        Run(),
+        Shows(),
+        END,
+        Run(),
         Run(),
     ],
     "docs/guides/coming-from.md": [
@@ -396,6 +462,15 @@ PAGES: dict[str, Sequence[Step]] = {
         SERVE,
         Run(),
         *[UNIT] * 5,
+    ],
+    "docs/guides/upgrade.md": [
+        Given(used_gateway),
+        Run(),
+        END,
+        Run(),
+        Run(),
+        Shows(),
+        Run(),
     ],
     "docs/guides/why-denied.md": [
         Given(rule_at_line_14),

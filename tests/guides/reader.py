@@ -40,6 +40,7 @@ VARIES = [
     (r"(?<=the running gateway )\d+", "PID"),
     (r"^\d\.\d+(?= )", "SCORE"),
     (r"\bhome:\d+", "home:PID"),
+    (r"(?<=http://127\.0\.0\.1:)\d+", "PORT"),
     (r" +", " "),
 ]
 """What differs from run to run, and what the comparison sees in its place."""
