@@ -38,7 +38,7 @@ _CHAR, _LINE, _MARGIN = 7.8, 19, 18
 _HEAD = """\
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height}" width="{width:g}" \
 role="img" aria-labelledby="title">
-<title id="title">A terminal: a server is added, a tool called and disabled, the calls listed</title>
+<title id="title">Add a server, call a tool, disable one, list the calls</title>
 <style>
 svg {{ color-scheme: light dark }}
 rect {{ fill: #f6f8fa; stroke: #d0d7de }}

@@ -1,7 +1,6 @@
 """Every command of README, the start page and the guides works, in the order of the page."""
 
 import re
-from pathlib import Path
 
 import pytest
 
