@@ -10,9 +10,9 @@ import pytest
 
 from tests.cli.samples import BROKEN, OPERATOR, child, config, run
 from tests.tasks import hang_guard
-from trunkline.cli.call import ToolCall, call_tool, parse_arguments, result_text
+from trunkline.cli.call import ToolCall, call_tool, next_step, parse_arguments, result_text
 from trunkline.config import load_config
-from trunkline.jsonrpc import from_raw
+from trunkline.jsonrpc import RpcError, from_raw, to_raw
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +56,66 @@ def test_an_error_response_exits_with_one_and_prints_its_code(file: str) -> None
         "data": {"colour": "octarine"},
     }
     assert result.stderr == "trunkline: small__refuse: no such colour (code -32602)\n"
+
+
+RULE = """[[policy]]
+deny = "small__echo"
+when = "args.path.startsWith('/etc')"
+
+[[policy]]
+allow = "*"
+"""
+SWITCH = '[kill_switch]\ntools = ["small__echo"]\n'
+
+
+@pytest.mark.parametrize(
+    ("tables", "next_line"),
+    [
+        (
+            [child("small"), RULE],
+            "`trunkline why small__echo --as anna --role dev "
+            """--args '{"path": "/etc/x"}'` names the rule""",
+        ),
+        ([child("small"), SWITCH], "`trunkline status` shows who disabled it"),
+    ],
+)
+def test_a_refused_call_prints_what_the_user_can_do(
+    tmp_path: Path, tables: list[str], next_line: str
+) -> None:
+    identity = ("--as", "anna", "--role", "dev")
+    options = (*identity, "--config", config(tmp_path, *tables))
+    result = run("call", "small__echo", '{"path": "/etc/x"}', *options)
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1] == f"trunkline: {next_line}"
+
+
+@pytest.mark.parametrize(
+    ("data", "lines"),
+    [
+        (
+            {"type": "rate_limited", "retryAfter": 27, "limit": "tool"},
+            ("the limit of calls is that of tool; try again in 27 s",),
+        ),
+        (
+            {"type": "upstream_timeout", "server": "small"},
+            ("a longer timeout is set with servers.small.timeout",),
+        ),
+        (
+            {"type": "upstream_unavailable", "server": "small"},
+            ("`trunkline check` starts small once, and shows what is wrong",),
+        ),
+        ({"type": "not_allowed"}, ()),
+        ({"type": "upstream_unavailable"}, ()),
+        ({"type": "of the server"}, ()),
+        ("text", ()),
+    ],
+)
+def test_the_next_step_follows_from_the_kind_of_the_error(
+    data: Any, lines: tuple[str, ...]
+) -> None:
+    call = ToolCall("small__echo", to_raw({}))
+    assert next_step(RpcError(-32000, "no", to_raw(data)), call) == lines
+    assert next_step(RpcError(-32000, "no", data), call) == lines
 
 
 def test_a_call_fails_after_its_timeout(file: str) -> None:

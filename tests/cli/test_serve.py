@@ -284,7 +284,8 @@ def test_a_port_in_use_exits_with_one(tmp_path: Path) -> None:
             out, err = process.communicate(timeout=HANG_TIMEOUT)
     assert (process.returncode, out) == (1, b"")
     messages = [line for line in err.decode().splitlines() if not line.startswith("{")]
-    assert messages == [f"trunkline: cannot serve: {place}: address already in use"]
+    assert messages[0] == f"trunkline: cannot serve: {place}: address already in use"
+    assert messages[1].startswith("trunkline: choose another port with --http or http.listen")
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,7 @@ from trunkline.jsonrpc import (
     memory_pipe,
     to_raw,
 )
+from trunkline.mcp.errors import ErrorKind
 from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.identity import Principal, cancelled_notification
 from trunkline.mcp.negotiation import initialize_params
@@ -69,6 +70,7 @@ from trunkline.mcp.versions import LATEST_SESSION_REVISION
 from trunkline.printable import printable_lines
 
 _MAX_SUGGESTIONS = 5
+_MAX_SHOWN_ARGUMENTS = 300  # characters; longer ones are left out of a suggested command
 
 ShowProgress = Callable[[str], None]
 
@@ -102,7 +104,8 @@ def run_call(name: str, arguments: Raw, options: ToolOptions) -> None:
         if options.as_json:
             data = {} if error.data is UNSET else {"data": error.data}
             print_json({"error": {"code": error.code, "message": error.message, **data}})
-        fail(EXIT_FAILURE, f"{name}: {error.message} (code {error.code})")
+        message = f"{name}: {error.message} (code {error.code})"
+        fail(EXIT_FAILURE, message, *next_step(error, call))
     except (OSError, ConnectionLost, ValueError, StoreError) as error:
         fail(EXIT_FAILURE, f"{name}: {error}")
     _print_result(result, options.as_json)
@@ -264,15 +267,42 @@ def _explain_unknown(report: CatalogReport, call: ToolCall, label: str) -> str:
     """Return why a tool is unknown: it is hidden, or has another name, or a server is not ready."""
     name = call.name
     if any(tool.name == name for tool in report.tools):
-        roles = [word for role in call.identity.roles for word in ("--role", role)]
-        subject = call.identity.subject or label
-        command = shlex.join(["trunkline", "why", name, "--as", subject, *roles])
+        command = _why_command(call, call.identity.subject or label)
         return f"{name} is hidden from {label}\n`{command}` names the rule"
     lines = [f"unknown tool: {name}"]
     if close := _similar_names(report, name):
         lines.append(f"did you mean {', '.join(close)}?")
     lines += unready_lines(report.servers, ", its tools are not known")
     return "\n".join(lines)
+
+
+def next_step(error: RpcError, call: ToolCall) -> tuple[str, ...]:
+    """Return what the user can do about an error of the gateway."""
+    found: Any = from_raw(error.data) if isinstance(error.data, Raw) else error.data
+    # An error of the server itself may have any data.
+    data = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    server = data.get("server")
+    match data.get("type"):
+        case ErrorKind.NOT_ALLOWED if call.identity.subject:
+            arguments = bytes(call.arguments).decode()
+            return (f"`{_why_command(call, call.identity.subject, arguments)}` names the rule",)
+        case ErrorKind.RATE_LIMITED:
+            seconds, limit = data.get("retryAfter"), data.get("limit")
+            return (f"the limit of calls is that of {limit}; try again in {seconds} s",)
+        case ErrorKind.DISABLED:
+            return ("`trunkline status` shows who disabled it",)
+        case ErrorKind.UPSTREAM_TIMEOUT:
+            return (f"a longer timeout is set with servers.{server}.timeout",)
+        case ErrorKind.UPSTREAM_UNAVAILABLE | ErrorKind.UPSTREAM_FAILED if server:
+            return (f"`trunkline check` starts {server} once, and shows what is wrong",)
+        case _:
+            return ()
+
+
+def _why_command(call: ToolCall, subject: str, arguments: str = "") -> str:
+    roles = [word for role in call.identity.roles for word in ("--role", role)]
+    given = ["--args", arguments] if 0 < len(arguments) <= _MAX_SHOWN_ARGUMENTS else []
+    return shlex.join(["trunkline", "why", call.name, "--as", subject, *roles, *given])
 
 
 def _similar_names(report: CatalogReport, name: str) -> list[str]:

@@ -4,6 +4,7 @@ On stdio, stdout carries JSON-RPC only. On a terminal, help for people goes to s
 """
 
 import asyncio
+import errno
 import os
 import signal
 import stat
@@ -91,7 +92,7 @@ def serve(option: Path | None, stdio: bool = False, address: str | None = None) 
             serving = _serve(config, stdio, http, service)
             run_event_loop(serving, fast=not (stdio and sys.stdin.isatty()))
     except (OSError, ValueError, StoreError) as error:
-        fail(EXIT_FAILURE, f"cannot serve: {error}")
+        fail(EXIT_FAILURE, f"cannot serve: {error}", *_port_remedy(error))
     except ConfigErrors as error:
         fail_config(error)
     return 0
@@ -109,6 +110,14 @@ def _http_settings(config: Config, stdio: bool, address: str | None) -> HttpSett
         fail(EXIT_USAGE, f"--http: {error}")
     _warn_of_plain_http(host, http, "--http")
     return msgspec.structs.replace(http, listen=address)
+
+
+def _port_remedy(error: Exception) -> tuple[str, ...]:
+    """Return what to do if another program uses the port."""
+    if getattr(error.__cause__, "errno", None) != errno.EADDRINUSE:
+        return ()
+    others = "`trunkline ps` shows your gateways, `ss -ltnp` other programs"
+    return (f"choose another port with --http or http.listen, or end the program there: {others}",)
 
 
 def _activated_settings(

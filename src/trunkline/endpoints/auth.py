@@ -100,9 +100,12 @@ class EndpointSettings(Struct, frozen=True, kw_only=True):
     def check_access(self, host: bytes | None, origin: bytes | None) -> tuple[int, str] | None:
         """Return the status and the reason if a request is rejected by its headers, else None."""
         if self.is_wrong_host(host):
-            return 421, "this host is not served here; list it in allowed_hosts if it should be"
+            return 421, "this host is not served here; set http.public_url or http.allowed_hosts"
         if self.is_forbidden_origin(origin):
-            return 403, "this origin is not allowed; list it in allowed_origins if it should be"
+            return (
+                403,
+                "this origin is not allowed; if it should be, list it in http.allowed_origins",
+            )
         return None
 
     def check_probe(self, host: bytes | None, origin: bytes | None) -> tuple[int, str] | None:

@@ -514,7 +514,7 @@ def _body_length(scope: AsgiScope, headers: dict[bytes, bytes], limits: AsgiLimi
 
 
 def _too_long(limits: AsgiLimits) -> _BodyRejected:
-    reason = f"expected a body of at most {limits.max_body} bytes"
+    reason = f"expected a body of at most {limits.max_body} bytes (http.max_body)"
     return _BodyRejected(text_response(413, reason))
 
 

@@ -168,7 +168,9 @@ def body_length(headers: Mapping[bytes, bytes], is_http11: bool, limits: HttpLim
 
 def body_too_long(limits: HttpLimits) -> RequestRejected:
     """Return the error for a body that exceeds `max_body`."""
-    return RequestRejected(413, f"expected a body of at most {limits.max_body} bytes")
+    return RequestRejected(
+        413, f"expected a body of at most {limits.max_body} bytes (http.max_body)"
+    )
 
 
 @lru_cache(256)
