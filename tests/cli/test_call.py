@@ -65,6 +65,10 @@ when = "args.path.startsWith('/etc')"
 [[policy]]
 allow = "*"
 """
+LOGS_HINT = (
+    "`trunkline logs small` shows what it wrote to stderr; "
+    "without a running gateway, use `trunkline check`"
+)
 SWITCH = '[kill_switch]\ntools = ["small__echo"]\n'
 
 
@@ -102,7 +106,7 @@ def test_a_refused_call_prints_what_the_user_can_do(
         ),
         (
             {"type": "upstream_unavailable", "server": "small"},
-            ("`trunkline check` starts small once, and shows what is wrong",),
+            (LOGS_HINT,),
         ),
         ({"type": "not_allowed"}, ()),
         ({"type": "upstream_unavailable"}, ()),

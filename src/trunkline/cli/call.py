@@ -294,7 +294,8 @@ def next_step(error: RpcError, call: ToolCall) -> tuple[str, ...]:
         case ErrorKind.UPSTREAM_TIMEOUT:
             return (f"a longer timeout is set with servers.{server}.timeout",)
         case ErrorKind.UPSTREAM_UNAVAILABLE | ErrorKind.UPSTREAM_FAILED if server:
-            return (f"`trunkline check` starts {server} once, and shows what is wrong",)
+            other = "without a running gateway, use `trunkline check`"
+            return (f"`trunkline logs {server}` shows what it wrote to stderr; {other}",)
         case _:
             return ()
 
