@@ -96,6 +96,13 @@ def test_every_kind_of_error_has_one_entry_and_no_other_has_one() -> None:
     assert sorted(entries("errors.md")) == sorted(kinds)
 
 
+def test_troubleshooting_has_a_cause_and_a_remedy_for_every_kind_of_error() -> None:
+    page = "../guides/troubleshooting.md"
+    found = list(rows(section(page, "## The kinds of errors")))
+    assert sorted(names(cells[0])[0] for cells in found) == sorted(entries("errors.md"))
+    assert [cells for cells in found if not all(cells)] == []
+
+
 def test_the_table_of_errors_has_the_code_of_each_kind_for_each_protocol() -> None:
     codes = {
         kind.value: tuple(

@@ -227,6 +227,16 @@ def own_key(reader: Reader) -> None:
     reader.replaced[example] = printed.text.split()[-1]
 
 
+def failed_calls(reader: Reader) -> None:
+    """Start a gateway with a key and rules, use up a limit, and disable a tool."""
+    reader.write("trunkline.toml", FILES_SERVER + RULES)
+    reader.run("trunkline key add ci --role reader")
+    reader.serve()
+    for _ in range(2):
+        reader.run("trunkline call fs__list_directory --as ci --arg path=/data")
+    reader.run("trunkline kill tool fs__read_file")
+
+
 SERVE = Given(Reader.serve)
 END = Given(Reader.stop_gateway)
 RESTART = SERVE
@@ -239,6 +249,32 @@ GITHUB_SERVER = """\
 [servers.github]
 command = "npx"
 args = ["-y", "@modelcontextprotocol/server-github"]
+"""
+NOTES_SERVER = """\
+[servers.notes]
+command = "python3"
+args = ["-c", "import notes_server"]
+max_restarts = 0
+"""
+UNSET_VARIABLE = """\
+[servers.tracker]
+url = "https://tracker.example/mcp"
+headers = { Authorization = "Bearer ${TRACKER_TOKEN}" }
+"""
+RULES = """
+[auth]
+mode = "api_key"
+[roles.reader]
+permissions = ["tools.execute"]
+denied_tools = ["fs__move_*"]
+
+[[policy]]
+deny = "fs__write_file"
+when = "args.path.startsWith('/etc')"
+message = "Write below /data instead."
+
+[limits.tools]
+"fs__list_*" = 2
 """
 GATEWAY_HOME = '[gateway]\nname = "home"\n'
 STEADY = GATEWAY_HOME + "reload_on_change = false\n" + "\n" * 7
@@ -462,6 +498,30 @@ PAGES: dict[str, Sequence[Step]] = {
         SERVE,
         Run(),
         *[UNIT] * 5,
+    ],
+    "docs/guides/troubleshooting.md": [
+        config(FILES_SERVER + NOTES_SERVER + UNSET_VARIABLE),
+        SERVE,
+        Session(),
+        Session(),
+        Session(),
+        NotRun("tests/cli/test_nesting.py has this note"),
+        Given(failed_calls),
+        Session(),
+        Session(),
+        Session(),
+        Session(),
+        NotRun("tests/gateway/test_circuit_breaker.py has this error"),
+        NotRun("it takes a minute; tests/gateway/test_call_timeouts.py has this error"),
+        NotRun("tests/jsonrpc/test_framing.py has this error"),
+        Session(),
+        NotRun("tests/test_malformed_answers.py has this error"),
+        NotRun("tests/cli/test_serve.py has these lines"),
+        NotRun("tests/cli/test_serve.py has this line"),
+        Session(),
+        config('[http]\nlisten = "0.0.0.0:8080"\n\n[servers.fs]\ncomand = "npx"\n'),
+        Session(),
+        NotRun("tests/cli/test_gateways_reload.py has this line"),
     ],
     "docs/guides/upgrade.md": [
         Given(used_gateway),
