@@ -100,7 +100,7 @@ if TYPE_CHECKING:
 
 # The snapshots of servers that were started before any client was known: see Registry.start
 HTTP_VARIANT = "http"
-# Those of servers that were started for a client without features, such as a command.
+# The listings of servers that were started for a client without features, such as a command.
 NO_CLIENT_VARIANT = ""
 
 # The authenticator is rebuilt only if one of these differs.

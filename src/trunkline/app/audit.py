@@ -111,7 +111,7 @@ def check_audit_log(config: Config, state: Path | None) -> None:
 
 
 def build_usage_reader(config: Config, state: Path | None) -> UsageReader | None:
-    """Return the reader of what callers used, not started yet; None without an audit log."""
+    """Return the usage reader, not started yet; None without an audit log."""
     location = find_audit_log(config, state)
     if location is None:
         return None

@@ -133,7 +133,7 @@ class Stores(Struct, frozen=True):
     eras: EraStore
     listings: ListingStore
     close_steps: tuple[Callable[[], Awaitable[None]], ...] = ()
-    """Run in order at the end, to write what is not written yet."""
+    """Run in order at the end, to write pending data."""
 
 
 def build_stores(config: Config, state: Path | None) -> Stores:
@@ -320,7 +320,7 @@ def idle_stop(server: ServerSettings, config: Config) -> float | None:
 
 
 def snapshot_key(server: ServerSettings, config: Config) -> str:
-    """Return a digest of all that decides which server this is, and what it may list.
+    """Return a digest of the settings that identify a server and affect its lists.
 
     That includes credentials: other ones may see other tools. Built-in servers start at once and
     have no snapshot.
@@ -420,7 +420,7 @@ class ServerConnector:
         self.children: dict[str, ChildProcess] = {}
         # What the processes of each server wrote to stderr, across restarts.
         self.stderr_logs: dict[str, StderrLog] = {}
-        # What callers used, for tool search; None without an audit log.
+        # The usage history for tool search; None without an audit log.
         self.usage: ToolUsage | None = None
         # Whether servers start before their clients are known, as over HTTP.
         self.clients_unknown = False

@@ -4,9 +4,9 @@
     trunkline ps ──find_gateways──> all sockets      trunkline kill ──send_command──> one of them
 
 The protocol is newline-delimited JSON-RPC. The caller of `serve_control` passes the commands as a
-table of functions: `snapshot`, `reload` and those of App.commands. This module does not know what
-they do. Next to each control socket is PID.mcp, for MCP sessions of the user's commands
-(`local_clients`), with the same checks.
+table of functions: `snapshot`, `reload` and those of App.commands. This module only calls them.
+Next to each control socket is PID.mcp, for MCP sessions of the user's commands (`local_clients`),
+with the same checks.
 
 Invariants:
 1. Only the user can connect: folder and socket belong to the user and deny access to others. A path
@@ -15,8 +15,8 @@ Invariants:
    removed by the next gateway or command.
 3. Configured secrets are masked in errors and stderr lines of servers.
 4. Connections, request sizes and waiting times are limited.
-5. On Linux, a server that a gateway or a command such as `trunkline check` has started can send no
-   command to any gateway, and neither can its descendants.
+5. On Linux, servers and their descendants cannot send commands to any gateway. This includes
+   servers of commands such as `trunkline check`.
 """
 
 import asyncio

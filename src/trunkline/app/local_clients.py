@@ -1,11 +1,11 @@
-"""What a command of the user asks a gateway for: its catalogue, and an MCP session for a call.
+"""Serves the user's commands: the catalogue, and an MCP session for a call.
 
     trunkline tools, find ──PID.sock──> `catalog` ──> CatalogReport
     trunkline call ──PID.mcp──> `connect` {identity} ──> Principal ──> Gateway.serve
 
-A call takes the same way as that of every other client: visibility, policy, limits, kill switches,
-arguments and audit log. Without a running gateway, a command uses these functions in its own
-process.
+A call passes the same checks as the calls of all clients: visibility, policy, limits, kill switches
+and arguments. It is in the audit log, too. Without a running gateway, a command uses these
+functions in its own process.
 
 Invariants:
 1. A command acts as the local user, as a token says, or in the place of a caller whom it names. The
@@ -65,7 +65,7 @@ _Name = Annotated[str, Meta(max_length=256)]
 
 
 class LocalIdentity(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """With which permissions a command acts: those of a token, or of a subject and its roles."""
+    """The identity for which a command acts: from a token, or a subject and its roles."""
 
     token: Annotated[str, Meta(max_length=_MAX_TOKEN_CHARS)] = ""
     subject: _Name = ""

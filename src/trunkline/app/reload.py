@@ -23,13 +23,13 @@ new certificate in the same file. `change.postpone` marks keys that need a resta
 calls every part, even if its tables are equal: a key file may have changed. A table that names a
 file appends it to `ResolveContext.files`, and the reloader watches it.
 
-This module does not know what a part does.
+This module does not depend on the parts.
 
 Invariants:
 1. Nothing changes unless every part could prepare. Then all parts apply without an await.
 2. Reloads run one after the other; no call waits for a reload.
-3. The same file content is applied or reported once: a touched file, or one that is still equally
-   invalid, causes no result.
+3. The same file content is applied or reported once. A touched file, or a file with the
+   same errors, causes no result.
 4. Postponed keys are reported at every reload until the file agrees with the running gateway.
 """
 
@@ -70,7 +70,7 @@ class ReloadTimings(Struct, frozen=True, kw_only=True):
 
 
 class ConfigChange(Struct, frozen=True):
-    """The running configuration and the one that replaces it."""
+    """The running configuration and its replacement."""
 
     old: Config
     new: Config

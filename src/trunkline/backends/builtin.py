@@ -1,4 +1,4 @@
-"""Servers with `builtin`: those that are part of Trunkline, whose tools are Python functions.
+"""Servers with `builtin`. They are part of Trunkline, and their tools are Python functions.
 
 Other packages define these functions; the app builds and starts the servers.
 """

@@ -8,8 +8,8 @@ more.
 
 Invariants:
 1. Commands, arguments and URLs may contain secrets: the file has only digests of them.
-2. A protocol detected by timeout is cached in memory only. What was detected of one version of a
-   server does not apply to another.
+2. A protocol detected by timeout is cached in memory only. The protocol of one version of a server
+   does not apply to another version.
 3. A reader of the file sees the complete old or the complete new one; only its owner can read it.
 4. The number of entries is limited; the oldest are removed first.
 """

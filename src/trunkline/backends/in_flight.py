@@ -3,11 +3,10 @@
     a message on a call's own stream ──> CallStreamHandler ──> the client of that call, which waits
     a message on the only stream ──> route_notification ──> the client that it is about, queued
 
-Nothing is guessed: a request or a log message that could belong to several clients goes to none of
-them.
+A request or a log message that could belong to several clients goes to none of them.
 
-Every call that may take long has a progress token, also if its client wants no progress: progress,
-and a client's answer to a server's request, restart the timeout of a call.
+Every call that may take long has a progress token, also if its client wants no progress. Progress
+restarts the timeout of a call, and so does a client's answer to a server's request.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What a kind of backend is: its keys below `[servers.NAME]`, and how it is connected.
+"""The interface of a kind of backend: its keys below `[servers.NAME]`, and how it connects.
 
     [servers.NAME] ── the key of a kind ──> BackendSettings ── connector ──> ConnectBackend
                                                                  └── ConnectContext, of the app
@@ -47,7 +47,7 @@ class ConnectContext(Protocol):
         ...
 
     def era_cache(self, *target: str) -> "EraCache":
-        """Return what is known of the protocol of the program or address `target`."""
+        """Return the cached protocol of the program or address `target`."""
         ...
 
     def client_identity(

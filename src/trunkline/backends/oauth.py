@@ -4,7 +4,8 @@
               ──> fetch_header: POST to the token URL, once for all ──┘
     401 ──> replace_rejected: a new token, once
 
-The token URL comes from the configuration. What a server says about authorization is ignored.
+The token URL comes from the configuration. The gateway ignores what a server says about
+authorization.
 
 Invariants:
 1. At most one token request is running, however many calls wait. Without a call there is none.

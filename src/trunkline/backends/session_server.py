@@ -392,7 +392,7 @@ class SessionServer:
         return None
 
     def violated(self, violation: RemoteProtocolError) -> None:
-        """Ignore what is not JSON-RPC: some servers print logs to stdout."""
+        """Ignore text that is not JSON-RPC: some servers print logs to stdout."""
 
     def _cancel_request(self, notification: Notification) -> None:
         id = Params(notification.params).get("requestId")

@@ -4,8 +4,8 @@
                   ──> text/event-stream ──> the call's handler … ──> result
                         └─ cut short ──> GET with Last-Event-ID, where the revision has that
 
-It does not follow redirects, does not act on what a server says about authorization, and sends
-nothing twice: the caller decides whether to repeat a call whose session was lost.
+It does not follow redirects, and does not act on what a server says about authorization. It sends
+nothing twice: if a session was lost, the caller decides whether to repeat the call.
 
 A call usually ends in `PendingCall.handle_response`, without a task: most answers are one JSON
 body.
@@ -228,7 +228,7 @@ class StreamableHttpClient:
         return call.result
 
     def _call_slow(self, call: PendingCall, headers: Headers, payload: bytes) -> None:
-        """Send a call whose answer is no usual one, or that has other headers."""
+        """Send a call that has other headers or needs another kind of answer."""
         if call.method.starts_session:
             call.headers = (*_CONTENT_HEADERS, *headers)
         self._run_call(call, self._post_call(call, payload))

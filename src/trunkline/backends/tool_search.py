@@ -80,7 +80,7 @@ class ToolFinder:
         return self._index.find(query, limit, allow, used)
 
     def describe_search(self, caller: Caller, found: Sequence[ToolMatch]) -> ToolSearch | None:
-        """Return what is recorded of a search; None if use does not affect the ranking."""
+        """Return the record of a search; None if use does not affect the ranking."""
         if self._usage is None:
             return None
         names = [match.entry.public_name for match in found]
@@ -253,7 +253,7 @@ class SearchTools(FunctionBackend):
 
 
 def describe_match(found: ToolMatch) -> FoundTool:
-    """Return what a model needs to know about a tool."""
+    """Return the name, summary and signature of a tool for a model."""
     definition = found.entry.definition
     name, score = found.entry.public_name, round(found.score, 3)
     summary, signature = tool_summary(definition), tool_signature(definition)

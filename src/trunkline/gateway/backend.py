@@ -1,8 +1,8 @@
 """The interfaces between an upstream and its backend.
 
-A `Backend` answers calls: an MCP server, or functions of the gateway. What only some backends can
-do is in its `abilities`; an absent ability is None. A `BackendListener` receives what the backend
-sends outside of calls. The implementations are in the package `backends`.
+A `Backend` answers calls: an MCP server, or functions of the gateway. `BackendAbilities` has the
+functions that only some backends have; an absent one is None. A `BackendListener` receives messages
+that the backend sends outside of calls. The implementations are in the package `backends`.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine
@@ -72,7 +72,7 @@ class ServerRequestMode(NamedTuple):
 
 
 class BackendAbilities(NamedTuple):
-    """What a backend can do in addition to answering calls; None for an absent ability."""
+    """The optional functions of a backend; None for each that is absent."""
 
     # Checks that it responds; raises RpcError or ConnectionLost
     ping: Callable[[], Coroutine[Any, Any, None]] | None = None
@@ -109,7 +109,7 @@ class Backend(Protocol):
 
     @property
     def abilities(self) -> BackendAbilities:
-        """What it can do in addition to answering calls."""
+        """The optional functions of this backend."""
         ...
 
     async def list_features(self) -> BackendFeatures:

@@ -4,8 +4,8 @@
 
 The router creates it; sessions, queues, limiters, kill switches, backends and the audit log refer
 to it. This module records what other modules decide. Details that few consumers need, such as the
-name in a call of an unknown tool, are computed on demand: every call comes this way, and most
-succeed.
+name in a call of an unknown tool, are computed on demand, because most calls succeed and need none
+of them.
 
 Invariants:
 1. A call has one CallContext, from its arrival to its end.
@@ -60,7 +60,7 @@ class TracedCall(Protocol):
 
 
 class ToolSearch(NamedTuple):
-    """What a tool search returned to its caller, for the audit log."""
+    """The results of a tool search, for the audit log."""
 
     surface: str
     """Identifies the set of tools that the caller sees."""
@@ -97,8 +97,8 @@ class CallContext(Struct, eq=False):
     wrapper: CatalogEntry | None = None
     """The `call_tool` that the client called, if `entry` is the tool within."""
     backend: str | None = None
-    """The backend of a request that MCP does not define, or of an entry that is hidden from the
-    caller; `entry` names that of other calls.
+    """The backend, if MCP does not define the request or the entry is hidden from the caller. For
+    all other calls, `entry` names the backend.
     """
     arguments: Raw | None = None
     progress_token: Id | None = None
@@ -124,7 +124,7 @@ class CallContext(Struct, eq=False):
     timer: CallTimer | None = None
     """The timer that ends the call at its deadline; None before the upstream has the call."""
     on_finish: tuple[FinishHook, ...] = ()
-    """Hooks that run when the call ends, in this order, to release what was taken for it."""
+    """Hooks that run when the call ends, in this order, to release what the call acquired."""
     disabled_error: RpcError | None = None
     """The error that ends the call, once a kill switch disables its target."""
     span: "TracedCall | None" = None
@@ -132,7 +132,7 @@ class CallContext(Struct, eq=False):
     wrapped_tool: str | None = None
     """The tool that a `call_tool` asked for, if the call could not be routed."""
     search: ToolSearch | None = None
-    """What the call found, if it is a tool search whose results are recorded."""
+    """The tools that the call found, if it is a tool search whose results are recorded."""
     sequence: int = field(default_factory=_sequence.__next__)
     """Which call of this process it is; part of `id`, and the progress token for the server."""
     wall_time: float = field(default_factory=time)
@@ -210,7 +210,7 @@ class CallSummary(Struct, frozen=True, gc=False):
     request_bytes: int
     response_bytes: int
     failure: str | None = None
-    """Why there is no usable answer of the upstream; None if it answered or was not asked."""
+    """The reason why the upstream gave no usable answer; None if it gave one or got no call."""
 
     @property
     def id(self) -> str:
@@ -370,8 +370,8 @@ def result_status(result: Raw) -> str:
 
 def is_tool_error(result: Raw) -> bool:
     """Return whether a result has `isError: true`; of a long one, search only both ends."""
-    # Runs for every call. Most servers put `isError` last or omit it, and `rfind` searches for the
-    # rare closing quote first: faster than `find`, and than decoding the whole result.
+    # Runs for every call. Most servers put `isError` last or omit it. `rfind` is faster than `find`
+    # and than decoding the whole result, because it searches for the rare closing quote first.
     if len(result) <= 2 * _ERROR_SCAN_BYTES:
         scanned = bytes(result)
     else:

@@ -89,8 +89,7 @@ class DownstreamClient(Protocol):
     def queue_notification(self, method: str, params: Any) -> "asyncio.Task[None] | None":
         """Queue a notification; it is dropped if the client is too slow.
 
-        Returns the task that sends it, so that the caller can act after it, or None if it was
-        dropped.
+        Returns the task that sends it, or None if it was dropped. The caller can await the task.
         """
         ...
 
@@ -98,8 +97,8 @@ class DownstreamClient(Protocol):
 class NotificationQueue:
     """Sends notifications to one peer without blocking the sender.
 
-    Only notifications whose sending has started count against the limit. Those put in the same turn
-    of the event loop do not: one read from a socket bounds their number, and a peer that reads
+    Only notifications whose sending has started count against the limit. Those of the same turn of
+    the event loop do not count: one read from a socket bounds their number, and a peer that reads
     receives all of them.
     """
 

@@ -78,7 +78,7 @@ class UpstreamQueue:
 
         `awaiting_client_since` returns when the backend sent the request that a client has not
         answered yet. The time of a call that waits for its client does not count against the
-        backend. `max_per_principal` is how many slots one principal may hold, None for all.
+        backend. `max_per_principal` limits the slots of one principal; None for no limit.
         """
         self.max_in_flight = max_in_flight
         self._max_per_principal = max_per_principal or sys.maxsize
@@ -96,7 +96,7 @@ class UpstreamQueue:
         self.waiting_count = 0
         self.refused_count = 0
         """How many calls were refused because the queue was full."""
-        # How many calls each principal has here; None while no principal can have its share.
+        # The number of calls of each principal; None while no principal can reach its share.
         self._counts: Counter[str] | None = None
         # How many calls of each principal gave up their slots while they wait for the client.
         self._suspended: Counter[str] = Counter()

@@ -98,7 +98,7 @@ def _allow_all(_: Caller) -> CallerRules:
 
 
 class Route(Struct, frozen=True):
-    """Where calls of one catalogue entry go, and what they must pass."""
+    """The upstream of one catalogue entry, and the checks that its calls must pass."""
 
     entry: CatalogEntry
     upstream: Upstream
@@ -122,7 +122,7 @@ class Route(Struct, frozen=True):
 
 
 class DecisionCache:
-    """What was found out about callers and targets."""
+    """The cached decisions about callers and targets."""
 
     def __init__(self, max_decisions: int = MAX_CACHED_DECISIONS) -> None:
         """Create an empty cache with at most `max_decisions` decisions of the policy."""

@@ -12,8 +12,8 @@ Invariants:
 2. The policy judges the very bytes that are forwarded. If a rule reads arguments, arguments that
    could be read in two ways, such as with duplicate keys, are refused.
 3. New limits keep the quota used so far: a changed configuration does not refill buckets.
-4. If a rule reads the arguments of a tool, a lenient check of that tool is strict: a value of
-   another type than the rule expects, such as `"true"`, must not evade it.
+4. If a rule reads the arguments of a tool, a lenient check of that tool is strict. Otherwise a
+   value of another type, such as `"true"`, could evade the rule.
 5. A schema that is invalid or too expensive to check is skipped, and reported once while it is
    cached.
 """
@@ -192,13 +192,13 @@ class RateLimiter:
         store: LimitStore | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """Create it; `store` keeps what was used so far, also under earlier limits."""
+        """Create it; `store` keeps the usage so far, also under earlier limits."""
         self._resolver = LimitResolver(limits)
         self._store = MemoryLimitStore() if store is None else store
         self._clock = clock
 
     def limits_for(self, caller: Caller, entry: CatalogEntry) -> AppliedLimits | None:
-        """Return the limits that calls of an entry by a caller fall under, None if none do."""
+        """Return the limits of a caller's calls of an entry; None if there are none."""
         applied = self._resolver.resolve(caller.principal, entry)
         return applied if applied.all else None
 
@@ -414,7 +414,7 @@ class ArgumentChecker:
 
 
 def input_schema(entry: CatalogEntry) -> Raw:
-    """Return the server's input schema of a tool; `{}`, which accepts everything, if none."""
+    """Return the server's input schema of a tool; without one `{}`, which accepts everything."""
     if entry.input_schema is not None:
         return entry.input_schema
     return read_members(entry.definition).get(_SCHEMA_KEY, Raw(b"{}"))

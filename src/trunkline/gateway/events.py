@@ -92,7 +92,7 @@ class AuditSizeExceeded(Struct, frozen=True):
 
 
 class LimitReached(Struct, frozen=True):
-    """A principal has reached a limit of what it may hold, or all principals together have."""
+    """One principal, or all principals together, reached a limit on resources."""
 
     subject: str
     """The principal whose request it was."""
@@ -190,7 +190,7 @@ class EventBus:
     def __init__(self, report: IncidentReporter = print_incident) -> None:
         self._subscribers: tuple[_Subscriber, ...] = ()
         self.wants_calls = False
-        """Whether any listener wants all calls; else successful ones need no event."""
+        """Whether any listener wants all calls. If not, successful calls need no event."""
         self.wants_failures = False
         """Whether any listener wants calls that failed."""
         self.schedule: Callable[[float, Callable[[], None]], object] | None = None
@@ -240,7 +240,7 @@ class EventBus:
         """Collect a call that ended, to be delivered with others after their answers were sent.
 
         For a call that succeeded, context, result and times suffice: its summary is made later.
-        `flush` delivers what was collected, for consumers that need it at once.
+        `flush` delivers the collected events, for consumers that need them at once.
         """
         pending = self._pending
         pending.append(call)

@@ -156,8 +156,8 @@ class Gateway:
     ) -> None:
         """Use these backends, in this order, then existing ones that are not `removed`.
 
-        Those named in `restarted` start anew; the others go on under the new settings. Clients are
-        told of `announced` capabilities even if the catalogue is the same.
+        Upstreams named in `restarted` start anew; the others continue with the new settings.
+        Clients are told of `announced` capabilities even if the catalogue is the same.
         """
         upstreams: list[Upstream] = []
         for settings, connect in backends:
@@ -195,7 +195,7 @@ class Gateway:
     ) -> None:
         """Serve one client over a transport until it is closed.
 
-        `watch_principal` is given for transports whose messages each have a token of their own.
+        Pass `watch_principal` for transports whose messages each have their own token.
         """
         session = self._create_session(principal)
         if watch_principal is not None:
@@ -293,7 +293,7 @@ class Gateway:
         self._on_client(session.caller)
 
     def _on_client(self, caller: Caller) -> None:
-        """Start upstreams at the first client, and list what they offer to clients like it."""
+        """Start upstreams at the first client, and list the features that such clients get."""
         if not self.client_capabilities:
             self.client_capabilities = input_capabilities(caller.capabilities)
         # Servers learn these features when they start, and may list other tools for others.

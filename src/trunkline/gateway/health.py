@@ -10,8 +10,8 @@ makes no calls but pings.
 
 A failure is a timeout, a lost connection, a malformed response or HTTP 5xx. A success is a result,
 whatever it contains, or an error that the server itself returned. A call that the client or the
-gateway cancelled is neither. A timeout is neither, too, if the server has responded to anything
-since the call was made: then one tool hangs, and not the server.
+gateway cancelled is neither. A timeout does not count if the server has responded to anything since
+the call was made, because then one tool hangs and not the server.
 
 Invariants:
 1. A connection that ends under many calls counts as one failure.

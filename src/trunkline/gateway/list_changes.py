@@ -8,7 +8,7 @@ the start are not announced one by one.
 
 Invariants:
 1. A client gets no notification about a list before it got that list.
-2. It gets one only if the list that it would get now differs from the one that it got.
+2. It gets one only if its list has changed since it last got it.
 3. Changes in quick succession cause one notification. Those of the start wait until all servers
    have been tried, or `first_list_timeout` has passed.
 4. Notifying many clients does not block the event loop.
@@ -43,7 +43,7 @@ class ListedDigests:
         return before != digest
 
     def changes(self, kinds: Iterable[FeatureKind], current: ListDigest) -> list[str]:
-        """Return the notifications of those kinds whose list the client got and now differs."""
+        """Return the notifications of the kinds whose list has changed since the client got it."""
         known = self._digests
         return sorted(
             {k.change_notification for k in kinds if k in known and current(k) != known[k]}

@@ -69,7 +69,7 @@ class ListingFiles:
         self._writer = BackgroundWriter[StoredListing | None](self._apply_changes, flush_timeout)
 
     async def get(self, key: str, max_age: float | None = None, /) -> StoredListing | None:
-        """Return the last listing of a server, or None, also if it is older than `max_age` s."""
+        """Return the last listing of a server; None if there is none younger than `max_age` s."""
         unsaved = self._writer.unsaved
         if key in unsaved:
             return unsaved[key]

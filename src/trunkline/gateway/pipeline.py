@@ -4,14 +4,14 @@
                            └── a check that must wait delays only this call
     unknown, or not routed yet ──> register ──> finish, or execute
 
-A Route holds what is the same for all calls of one catalogue entry. A CallEnforcer decides; the
-pipeline makes sure that it is asked, and that every call ends exactly once.
+A Route holds the facts that are the same for all calls of one catalogue entry. A CallEnforcer
+decides; the pipeline makes sure that it is asked, and that every call ends exactly once.
 
 Invariants:
-1. A refused call reaches no backend, and releases what was taken for it.
+1. A refused call reaches no backend, and releases everything that it acquired.
 2. Every registered call ends exactly once: its finish hooks run, then it is reported.
 3. If something changed while a check waited, the call is routed again and passes the checks of its
-   new route, except for the limits, which have counted it. Those checks may wait, too.
+   new route. It skips the limits, because they have counted it. Those checks may wait, too.
 """
 
 import asyncio
@@ -80,8 +80,8 @@ class CallEnforcer(Protocol):
     ) -> tuple[CallCheck, ...]:
         """Return the checks of all calls of an entry, in order; cached with the route.
 
-        With `wrapper`, those of the `call_tool` that calls the entry, too. With `is_counted`, those
-        for a call that the limits have counted already.
+        With `wrapper`, also the checks of the `call_tool` that calls the entry. With `is_counted`,
+        those for a call that the limits have counted already.
         """
         ...
 

@@ -12,10 +12,10 @@ Invariants:
 1. A new configuration does not touch upstreams that it leaves unchanged.
 2. A configured name always has an upstream: while a replacement starts, the old one takes calls.
 3. A retired upstream stops when its calls have ended, after `drain_timeout` at the latest.
-4. A list is answered once every upstream is known from its snapshot, or has been ready or has
-   failed, but after `first_list_timeout` at the latest.
-5. The gateway is ready once every upstream has been ready or has failed, and while at least one
-   takes calls, or a kill switch disables all. One bad upstream does not make it unready.
+4. A list is answered once every upstream has a snapshot, was ready or has failed. It waits for at
+   most `first_list_timeout`.
+5. The gateway is ready once every upstream was ready or has failed, as long as one takes calls or a
+   kill switch disables all. One bad upstream does not make it unready.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ class Registry:
         self._listings = MemoryListingStore() if listings is None else listings
         self.catalog = Catalog()
         self.decisions = DecisionCache()
-        """What was found out so far; invalidated by every change here."""
+        """The cached decisions; every change here invalidates them."""
         self._upstreams: dict[str, Upstream] = {}
         self._replacements: dict[str, Upstream] = {}
         self._tasks: dict[Upstream, asyncio.Task[None]] = {}
@@ -123,7 +123,7 @@ class Registry:
     def start_some(self, names: Collection[str], variant: str) -> None:
         """Start these upstreams in addition to those that it has started; nothing waits for others.
 
-        What they list is stored for `variant`, but no stored listing of them is used.
+        Their features are stored for `variant`, but no stored listing of them is used.
         """
         if self._closed:
             return
@@ -167,7 +167,7 @@ class Registry:
             self.publish()
 
     async def restore_unselected(self, variants: Sequence[str], max_age: float) -> tuple[str, ...]:
-        """List what is stored of the upstreams that `start_some` left out.
+        """List the stored features of the upstreams that `start_some` left out.
 
         The first of `variants` that is stored and at most `max_age` seconds old counts. Returns the
         names of the upstreams without one.
@@ -195,7 +195,7 @@ class Registry:
         return False
 
     def _listing_key(self, upstream: Upstream, variant: str) -> str:
-        """Return the key of a snapshot: what a server lists depends on more than its command."""
+        """Return the key of a snapshot: a server's features depend on more than its command."""
         return sha256(f"{upstream.settings.snapshot_key} {variant}".encode()).hexdigest()
 
     def _store_listing(self, upstream: Upstream) -> None:
@@ -328,7 +328,7 @@ class Registry:
         self._launch(upstream)
 
     def _promote_replacements(self) -> None:
-        """Let replacements take over that have been tried, or whose predecessor is down."""
+        """Let replacements take over if they were tried, or if their predecessor is down."""
         for name, replacement in list(self._replacements.items()):
             old = self._upstreams[name]
             if replacement.has_been_tried or not old.ready:
@@ -379,7 +379,7 @@ class Registry:
                 listener(changed)
 
     def capabilities(self) -> dict[str, Any]:
-        """Return the server capabilities for clients: those of all upstreams, or possible ones."""
+        """Return the capabilities for clients: of all upstreams, or all possible ones."""
         if self.decisions.capabilities is None:
             self.decisions.capabilities = self._merge_capabilities()
         return self.decisions.capabilities

@@ -1,15 +1,15 @@
-"""Finds the owner of what a request names, and passes the request on under its native name.
+"""Finds the upstream of the feature that a request names, and passes the request on.
 
     request, params ──> catalogue ──> Route ──> params with the native name ──> Upstream.call
 
-Routing is the same for both protocol eras. A call of `call_tool` is unwrapped: only `name` and
-`arguments` change, so that progress token, envelope and request id stay those of the call.
+Routing is the same for both protocol eras. A call of `call_tool` is unwrapped. Only `name` and
+`arguments` change; progress token, envelope and request id stay.
 
     {"name": "search__call_tool", "arguments": {"name": "fs__read", "arguments": {…}}, "_meta": …}
     ──unwrap──>  {"name": "fs__read", "arguments": {…}, "_meta": …}
 
 Invariants:
-1. A request goes to the owner of what it names, under the owner's name for it.
+1. A request goes to the upstream whose feature it names, under the native name.
 2. All other bytes of the params are forwarded unchanged.
 3. An entry that the caller may not see is unknown to it, before any other check.
 4. While upstreams are starting, a name is unknown after `first_list_timeout` at the earliest. A
@@ -497,8 +497,8 @@ class Router:
     async def broadcast(self, request: Request, method: Method, client: DownstreamClient) -> Raw:
         """Send a request to every upstream that has the method; return the first result.
 
-        Raises RpcError if there is none, or the first error if all of them refuse. Policy and
-        limits judge only features, so where there are any, no upstream gets it.
+        Raises RpcError if there is no upstream, or the first error if all upstreams refuse. Policy
+        and limits judge only features, so where there are any, no upstream gets it.
         """
         await self.registry.wait_startup()
         upstreams = [u for u in self.registry if self._may_broadcast(method, client.caller, u)]
@@ -567,7 +567,7 @@ class Router:
     ) -> list[Upstream]:
         """Return the upstreams that get a client's notification, of which MCP may define `method`.
 
-        One that MCP does not define goes where such a request goes: to the only upstream.
+        A notification that MCP does not define goes to the only upstream, as such a request does.
         """
         if method is not None:
             return [u for u in self.registry if self.may_send(caller, u.name)]

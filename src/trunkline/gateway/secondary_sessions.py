@@ -61,7 +61,7 @@ assumed to allow one session only."""
 
 
 class PrimarySession(Struct, frozen=True):
-    """The primary session with a server, and what is computed once for all its calls."""
+    """The primary session with a server, and facts that are computed once for all its calls."""
 
     backend: Backend
     # The client features that it was told of; None if it sends no requests during calls
@@ -190,7 +190,7 @@ class GatedFeatures:
         self._features[client_features] = features
 
     def stored(self) -> Mapping[frozenset[str], tuple[Feature, ...]]:
-        """Return what was remembered for each set of client features."""
+        """Return the remembered listing for each set of client features."""
         return self._features
 
     def merge(self, features: tuple[Feature, ...]) -> tuple[Feature, ...]:

@@ -1,4 +1,4 @@
-"""What one server offers: its snapshot while it starts for the first time, then what it lists.
+"""The features of one server: from its snapshot during its first start, then from its own lists.
 
     snapshot ──restore──> listed for clients ──┬── the server lists its features ──> those, stored
                                                └── its first start fails ──> nothing, not stored
@@ -45,7 +45,7 @@ class ServerListing:
         return self.gated_features.merge(self.current.features)
 
     def restore(self, snapshot: StoredListing) -> None:
-        """List what a snapshot has, unless the server has listed its features already."""
+        """List the features of a snapshot, unless the server has already listed its own."""
         if self.has_listed or self.has_failed:
             return
         self._is_restored = True

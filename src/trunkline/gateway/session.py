@@ -152,7 +152,7 @@ class Session:
 
     @property
     def client_record(self) -> ClientRecord:
-        """What was negotiated, and what the client has asked for since, as data."""
+        """The negotiated values, and the client's subscriptions and log level, as data."""
         caller = self.caller
         return ClientRecord(
             revision=caller.revision.date,
@@ -461,7 +461,7 @@ class Session:
         question = self._adapt_question(ServerRequest(method, params))
         self._pending_requests += 1
         try:
-            # A person may answer, so the limit is that of suspended calls, not of calls.
+            # The timeout is that of suspended calls, not of calls, because a person may answer.
             async with asyncio.timeout(self._stateless.suspended_calls.limits.input_timeout):
                 return await self._send_question(question, requester, stream or self.session_stream)
         except TimeoutError:

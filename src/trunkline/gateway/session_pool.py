@@ -5,24 +5,24 @@
                                                ──> … or the queue, until an idle one makes room
 
 A server of the session protocol over stdio sends its requests on the one stream that it has, and
-they name no call. So a client that the server may ask has a session of its own, which is opened
-with its first call and kept until the client's session ends. All other clients share the primary
-session, in which the server was told that it can ask nothing. With `idle_stop`, any session ends
-that had no calls for so long.
+they name no call. So a client that the server may ask has a session of its own. Its first call
+opens the session, which is kept until the client's session ends. All other clients share the
+primary session, in which the server was told that it can ask nothing. With `idle_stop`, any session
+ends that had no calls for so long.
 
 Requests of the stateless protocol belong to no session. Those of one `StatelessOwner` share
 sessions, each of which serves one call at a time. A call takes the session that was opened first,
 so state that one call leaves is there for the next. Such sessions end when they are idle too long.
 
-If the primary session was told of client features, the first client that calls uses it as its own,
-in turns with clients that cannot be asked; these get a session of their own if it is busy. A
-stateless client with roots does not: it could not be asked for them when that session began.
+If the primary session announced client features, the first client that calls uses it as its own.
+Clients that cannot be asked take turns with it there, and get another session if it is busy. A
+stateless client with roots does not use it: it could not be asked for them when that session began.
 
 A server with per-call streams says which call each request belongs to. Its sessions are shared by
 all clients with the features that the session announced.
 
 If no further session may be opened, or the server cannot run twice, all clients share the primary
-session: in turns if its server may ask, else at the same time.
+session. They take turns if its server may ask, and otherwise call at the same time.
 
 The pool does not know what a session is: its `SessionOpener` opens and closes them. The primary
 session is opened and closed by its owner.
@@ -35,8 +35,8 @@ Invariants:
 4. Queued calls of one principal start in their order, also when they need different sessions.
    A principal that occupies fewer sessions comes first.
 5. A call that cannot start because its session has ended starts in another one.
-6. A session whose server was given an answer that it may keep, such as roots, serves no other
-   client. In the stateless protocol it ends with the call.
+6. If a server got an answer that it may keep, such as roots, its session serves no other client. In
+   the stateless protocol it ends with the call.
 """
 
 import asyncio
@@ -92,7 +92,7 @@ SHARED_GROUP = object()
 """The call group of all calls that may run at the same time, with per-call streams."""
 
 _GONE = object()
-"""The owner of a primary session whose client has gone: it keeps what it told that client."""
+"""The owner of a primary session whose client has gone. No other client adopts the session."""
 
 
 class PoolCall(NamedTuple):

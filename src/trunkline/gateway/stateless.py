@@ -4,10 +4,9 @@
 
     subscriptions/listen ──> acknowledged ──> changes … ──> the final result
 
-`StatelessHandler` remembers nothing between two requests, except for calls whose server asks
-something. Those are suspended, and continue with the request that brings the answers: see
-`suspended_calls`. A `StatelessClient` is the client of one call. If the call is suspended, it is
-the client of the last request for it.
+`StatelessHandler` remembers nothing between two requests, except suspended calls. These continue
+with the request that brings the answers: see `suspended_calls`. A `StatelessClient` is the client
+of one call. If the call is suspended, it is the client of the last request for it.
 
 Invariants:
 1. Every result states its type; cacheable results state for how long.

@@ -45,7 +45,7 @@ async def resolve(answer: T | Awaitable[T]) -> T:
 
 
 class ClientRecord(Struct, frozen=True):
-    """What a session has negotiated with its client, and what the client has asked for since."""
+    """The negotiated values of a session, and the client's subscriptions and log level."""
 
     revision: str
     capabilities: Raw
@@ -258,7 +258,7 @@ class SwitchStore(Protocol):
         ...
 
     async def save(self, switch: KillSwitch, is_disabled: bool) -> str | None:
-        """Save that something was disabled or enabled; return why that failed, or None."""
+        """Save a change of the kill switches; return why that failed, or None."""
         ...
 
 
@@ -293,7 +293,7 @@ class StoredListing(Struct, frozen=True):
     features: tuple[Feature, ...] = ()
     cache_hints: CacheHints = CacheHints()
     gated: dict[str, tuple[Feature, ...]] = {}
-    """What it listed for clients with certain features, by their names, joined with commas."""
+    """The lists for clients with certain features, by the joined names of these features."""
     instructions: str | None = None
     """What it told models about its use."""
     extensions: dict[str, Any] = {}
@@ -306,8 +306,8 @@ class ListingStore(Protocol):
     async def get(self, key: str, max_age: float | None = None, /) -> StoredListing | None:
         """Return the last listing of a server, or None; never raises.
 
-        With `max_age`, a store that outlives the process ignores what it got more than so many
-        seconds ago.
+        With `max_age`, a store that outlives the process ignores listings that are older than
+        so many seconds.
         """
         ...
 

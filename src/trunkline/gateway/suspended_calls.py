@@ -1,4 +1,4 @@
-"""Calls of stateless clients whose server asks something on the way.
+"""Calls of stateless clients whose server sends a request during the call.
 
     call ──> SuspendedCall, running ──(a question, and 20 ms for more)──> suspended: input_required
                   ^                                                              │
@@ -264,7 +264,7 @@ class SuspendedCall:
     # Class-level defaults: every call of a client with input features has such an object, and few
     # are ever suspended.
     expires_at = 0.0  # when it is abandoned, while it is suspended
-    record: SuspendedCallRecord  # what the store has of it; unset before it is first suspended
+    record: SuspendedCallRecord  # its record in the store; unset before it is first suspended
     # The URL elicitations to confirm before the call is made again, by id
     url_completions: dict[str, asyncio.Event] | None = None
     client: Any = None  # the client of the call; None once it has the outcome
@@ -297,7 +297,7 @@ class SuspendedCall:
 
     @cached_property
     def binding(self) -> StateBinding:
-        """What a retry of this call must match."""
+        """The values that a retry of this call must match."""
         return bind_state(self._request, self._caller, self.backend)
 
     @property

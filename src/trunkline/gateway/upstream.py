@@ -8,9 +8,9 @@ gateway.
 
 Invariants:
 1. A failing backend fails only its own calls.
-2. A call to a backend that is starting waits for it, up to its timeout. A call to one that is not
-   ready fails at once, with the reason. While the upstream waits before a restart, the error has a
-   `retryAfter`.
+2. A call to a backend that is starting waits for it, up to its timeout. If the backend is not ready
+   for another reason, the call fails at once with that reason. While the upstream waits before a
+   restart, the error has a `retryAfter`.
 3. A backend that ends is restarted with growing delays, up to `max_restarts` times in a row. Its
    features stay listed meanwhile. An unusable backend is not restarted.
 4. The upstream does not retry calls.
@@ -172,7 +172,7 @@ class Upstream:
 
     @property
     def instructions(self) -> ServerInstructions | None:
-        """What clients are told of its use: as configured, or else as the server says."""
+        """The instructions for clients: the configured ones, or else those of the server."""
         configured, prefix = self.settings.instructions, self.settings.prefix
         text = self.listed.current.instructions if configured is None else configured
         if not text:
@@ -723,7 +723,7 @@ class Upstream:
     def _on_pooled_call_done(
         self, context: CallContext, primary: PrimarySession, permit: int, answer: PendingResult
     ) -> None:
-        """Adapt the answer of a call from the pool, whose outcome was recorded when it ended."""
+        """Adapt the answer of a pooled call; its outcome was recorded when the call ended."""
         if answer.error is not None:
             self.circuit_breaker.release(permit)  # a no-op unless it never started
         self._adapt_answer(context, primary.backend.revision, answer)
@@ -744,7 +744,7 @@ class Upstream:
             answer.error = self._errors.translate(error, server_revision, caller.revision)
 
     def _awaiting_client_since(self, client: DownstreamClient) -> float | None:
-        """Return when a session last asked this client something unanswered, or None."""
+        """Return when a session last sent this client a request without answer yet, or None."""
         times = [
             awaiting_since(client)
             for backend in self._pool.sessions
