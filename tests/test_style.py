@@ -28,6 +28,7 @@ MAX_FILE = 800
 MAX_FUNCTION = 60
 MAX_ARGUMENTS = 7
 MAX_README = 150
+MAX_SENTENCE = 40
 FORBIDDEN = {"utils", "util", "helpers", "helper", "common", "manager", "types", "core", "misc"}
 
 OLD_WORDS = frozenset(
@@ -255,6 +256,33 @@ def test_prose_uses_the_words_of_the_field(path: Path) -> None:
 def test_docstrings_and_comments_use_the_words_of_the_field(path: Path) -> None:
     found = old_phrases(prose(path.read_text(encoding="utf-8")))
     assert found - ALLOWED_PHRASES.get(name(path), set()) == set()
+
+
+CODE_BLOCK = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
+LIST_ITEM = re.compile(r"^ *(?:[-*]|\d+\.) ", re.MULTILINE)
+SENTENCE_END = re.compile(r"(?<=[.!?])[*)]*\s+")
+
+
+def sentences(page: str) -> list[str]:
+    """Return the sentences of the paragraphs and lists of a page."""
+    text = re.sub(r"\]\([^)]*\)", "]", CODE_BLOCK.sub("", page))
+    lines = ["" if re.match(r" *(\||#|<|---)", line) else line for line in text.splitlines()]
+    paragraphs = re.split(r"\n\s*\n", LIST_ITEM.sub("\n\n", "\n".join(lines)))
+    return [one for paragraph in paragraphs for one in SENTENCE_END.split(paragraph.strip())]
+
+
+def test_a_page_is_split_into_sentences() -> None:
+    page = (
+        "# A title\n\nOne, [a\nlink](https://a.example/b.c). **Two.** Three\n- four\n\n| a. b |\n"
+    )
+    found = [one.split() for one in sentences(page) if one]
+    assert found == [["One,", "[a", "link]."], ["**Two."], ["Three"], ["four"]]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_a_sentence_of_the_manual_is_not_too_long(page: Path) -> None:
+    found = sentences(page.read_text(encoding="utf-8"))
+    assert [one for one in found if len(one.split()) > MAX_SENTENCE] == []
 
 
 def is_revision(operand: ast.expr) -> bool:
