@@ -155,6 +155,7 @@ requirements: $(VENV)/.test
 
 bench-finding: $(VENV)/.test
 	$(BIN)/python -m bench.finding $(ARGS)
+	$(BIN)/python -m bench.page
 
 # A public set of functions and questions. The wheel is read, never installed.
 BFCL := bench/finding/public/bfcl_eval-2026.3.23-py3-none-any.whl

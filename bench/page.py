@@ -17,6 +17,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PAGES = (
+    ROOT / "docs" / "explain" / "finding.md",
     ROOT / "docs" / "explain" / "performance.md",
     ROOT / "docs" / "reference" / "benchmarks.md",
 )
@@ -165,10 +166,32 @@ def _microseconds(timing: Results | None) -> str:
     return "–" if timing is None else f"{timing['best'] * 1e6:.2f}"
 
 
+def _finding() -> str:
+    """Return how often a suitable tool is first, or among the first five."""
+    results = _read("finding")
+    about, before = results["about"], results["untuned recall at 5"]
+    rows = [
+        [name, *_quality(found), f"{before[name]:.3f}" if name in before else "–"]
+        for name, found in results["quality"].items()
+    ]
+    run = (
+        f"Measured on {about['date'][:10]} at {about['date'][11:16]} UTC, with Python "
+        f"{about['python']} and RapidFuzz {about['rapidfuzz']}: {about['queries']} queries for "
+        f"{about['tools']} tools of {about['servers']} servers."
+    )
+    head = ["queries", "number", "first", "recall@5", "recall@5 before tuning"]
+    return f"{run}\n\n{_table(head, rows)}"
+
+
+def _quality(found: Results) -> list[str]:
+    return [str(found["queries"]), f"{found['first']:.3f}", f"{found['recall']:.3f}"]
+
+
 _BLOCKS: dict[str, Callable[[], str]] = {
     "hop": _hop,
     "hop-targets": _targets("hop"),
     "layers": _layers,
+    "finding": _finding,
     "engine": _engine,
     "dispatch": _dispatch,
     "engine-targets": _targets("engine"),
