@@ -38,6 +38,7 @@ DEFAULT_FIELDS: dict[str, Any] = {
     "arguments": Raw(b'{"path":"/secret"}'),
     "mismatch": None,
     "failure": None,
+    "address": "",
 }
 
 
@@ -53,7 +54,7 @@ def ended_call(**fields: Any) -> CallSummary:
         Request(values["request_id"], method, params),
         CLIENT_REQUESTS[method],
         Params(params),
-        Mock(caller=caller),
+        Mock(caller=caller, address=values["address"]),
         sequence=values["id"],
         wall_time=values["at"],
         started_at=0.0,

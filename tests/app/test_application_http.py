@@ -94,6 +94,40 @@ async def test_session_and_stateless_clients_call_tools_over_http(calls: Any) ->
         assert (app.origins, app.http_sessions) == ((), 0)
 
 
+async def call_over_websocket(origin: str, name: str) -> None:
+    message = stateless_request("tools/call", name=name, arguments={})
+    async with connect(origin.replace("http", "ws") + "/ws") as client:
+        await client.send(json.dumps(message))
+        await client.recv()
+
+
+async def call_in_session_over_websocket(origin: str, name: str) -> None:
+    message = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": name}}
+    async with connect(origin.replace("http", "ws") + "/ws") as client:
+        await client.send(json.dumps(hello()))
+        await client.recv()
+        await client.send('{"jsonrpc":"2.0","method":"notifications/initialized"}')
+        await client.send(json.dumps(message))
+        await client.recv()
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [call_stateless, call_in_session, call_over_websocket, call_in_session_over_websocket],
+)
+async def test_the_summary_of_a_call_has_the_address_of_its_client(calls: Any) -> None:
+    app, addresses = App(DEFAULT_CONFIG), asyncio.Queue[str]()
+
+    def note(event: object) -> None:
+        if isinstance(event, CallSummary):
+            addresses.put_nowait(event.address)
+
+    app.gateway.pipeline.events.add_listener(note)
+    async with hang_guard(), app.running(), app.listening(HERE):
+        await calls(app.origins[0], "trunkline__status")
+        assert await addresses.get() == "127.0.0.1"
+
+
 @pytest.mark.parametrize("calls", [call_stateless, call_in_session])
 async def test_a_call_in_flight_is_finished_before_shutdown(calls: Any) -> None:
     app, gate = App(DEFAULT_CONFIG), asyncio.Event()

@@ -68,6 +68,7 @@ _CALLS: dict[str, st.SearchStrategy[Any]] = {
     "rule": st.sampled_from([None, "policy 3"]),
     "wrapper": st.sampled_from([None, "search__call_tool"]),
     "mismatch": st.sampled_from([None, 'count: value is not of type "integer"']),
+    "address": st.sampled_from(["", "192.0.2.1", "2001:db8::1"]),
     "status": st.sampled_from(STATUSES),
     "kind": st.sampled_from([None, "disabled"]),
     "code": st.sampled_from([None, None, -32000]),

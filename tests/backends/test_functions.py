@@ -26,6 +26,7 @@ class Point(msgspec.Struct):
 class SilentClient:
     """A client for calls that send it nothing."""
 
+    address = ""
     has_pending_requests = False
 
     def __init__(self, revision: Revision) -> None:

@@ -30,6 +30,7 @@ from trunkline.mcp.versions import SESSION_REVISIONS, V2025_11_25, Revision
 class Recorder:
     """The listener of a server, and the client of a call."""
 
+    address = ""
     has_pending_requests = False
 
     def __init__(self) -> None:

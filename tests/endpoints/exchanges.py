@@ -235,7 +235,11 @@ class FakeMcpService:
         self.limits.append((principal.id, limit, session_ended))
 
     async def serve(
-        self, transport: Transport, principal: Principal, watch_principal: Any = None
+        self,
+        transport: Transport,
+        principal: Principal,
+        watch_principal: Any = None,
+        address: str = "",
     ) -> None:
         self.served.append((transport, principal))
         while await transport.receive() is not None:

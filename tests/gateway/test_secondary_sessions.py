@@ -29,6 +29,7 @@ BOTH: dict[str, Any] = {"sampling": {}, "elicitation": {"form": {}}}
 class Recorder:
     """Records messages, and is the client of calls."""
 
+    address = ""
     has_pending_requests = False
     client_capabilities = None
 

@@ -59,6 +59,7 @@ class SharedFields(Struct, frozen=True, omit_defaults=True):
     wrapper: str | None = None
     mismatch: str | None = None
     principal: str | None = None
+    address: str | None = None
 
 
 class _CallFields(Struct, frozen=True, array_like=True):
@@ -146,6 +147,7 @@ class CallBatchEncoder:
                 context.mismatch,
                 call.status,
                 call.error_code,
+                context.client.address,
             )
             index = indexes.get(key)
             if index is None:
@@ -273,6 +275,7 @@ def _call_row(row: AuditRow, shared: SharedFields, fields: _CallFields) -> Audit
         wrapper=shared.wrapper,
         mismatch=shared.mismatch,
         principal=shared.principal,
+        address=shared.address,
     )
     columns = (call.name, call.subject, call.backend or "", call.status)
     return AuditRow(row.seq, fields.at, "call", *columns, row.hash, _encode(call).decode())

@@ -99,6 +99,7 @@ class CallRecord(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag=
     mismatch: str | None = None
     failure: str | None = None
     principal: str | None = None
+    address: str | None = None
     surface: str | None = None
     found: tuple[str, ...] | None = None
 
@@ -199,6 +200,7 @@ class RecordEncoder:
             None if context.mismatch is None else self._clean_text(context.mismatch),
             None if event.failure is None else self._clean_text(event.failure),
             recorded_principal(principal),
+            event.address or None,
             None if search is None else search.surface,
             None if search is None else search.found,
         )

@@ -126,8 +126,9 @@ class McpService(Protocol):
         transport: Transport,
         principal: Principal,
         watch_principal: PrincipalWatcher | None = None,
+        address: str = "",
     ) -> None:
-        """Serve a client over a transport until it is closed.
+        """Serve a client at an IP address over a transport until it is closed.
 
         `watch_principal` is given for transports whose messages each have a token of their own.
         """

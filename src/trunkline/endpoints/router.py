@@ -470,7 +470,7 @@ class HttpRouter:
         close = partial(self._close_transport, transport)
         self._reauthenticator.add(OpenStream(request, principal, closed.is_set, close))
         try:
-            await self._service.serve(transport, principal, watch_principal)
+            await self._service.serve(transport, principal, watch_principal, request.address)
         finally:
             closed.set()
 

@@ -241,6 +241,11 @@ class CallSummary(Struct, frozen=True, gc=False):
         return self.context.caller.principal
 
     @property
+    def address(self) -> str:
+        """The IP address of the client, "" if it is not known."""
+        return self.context.client.address
+
+    @property
     def client(self) -> Raw:
         """The client's `clientInfo`, as received."""
         return self.context.caller.client_info

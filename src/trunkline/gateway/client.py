@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
+from trunkline.http.exchange import HttpRequest
 from trunkline.jsonrpc import Raw
 from trunkline.mcp.identity import Caller, Principal
 
@@ -64,6 +65,11 @@ class DownstreamClient(Protocol):
         ...
 
     @property
+    def address(self) -> str:
+        """The client's IP address; "" if it is not known, as over stdio."""
+        ...
+
+    @property
     def call_group(self) -> "DownstreamClient":
         """The object that all calls of one session share, and no other calls."""
         ...
@@ -92,6 +98,17 @@ class DownstreamClient(Protocol):
         Returns the task that sends it, or None if it was dropped. The caller can await the task.
         """
         ...
+
+
+def http_request_of(stream: RequestStream | None) -> HttpRequest | None:
+    """Return the HTTP request that a stream answers; None over stdio, WebSocket and HTTP+SSE."""
+    return getattr(stream, "http_request", None)
+
+
+def address_on(stream: RequestStream | None, default: str = "") -> str:
+    """Return the address of the client that sent the request of a stream, else `default`."""
+    http_request = http_request_of(stream)
+    return default if http_request is None else http_request.address
 
 
 class NotificationQueue:

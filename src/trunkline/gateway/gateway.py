@@ -192,12 +192,14 @@ class Gateway:
         transport: Transport,
         principal: Principal = LOCAL_PRINCIPAL,
         watch_principal: PrincipalWatcher | None = None,
+        address: str = "",
     ) -> None:
-        """Serve one client over a transport until it is closed.
+        """Serve one client, at an IP address if it has one, over a transport until it is closed.
 
         Pass `watch_principal` for transports whose messages each have their own token.
         """
         session = self._create_session(principal)
+        session.address = address
         if watch_principal is not None:
             watch_principal(session.update_principal)
         connection = Connection(

@@ -22,7 +22,13 @@ from uuid import uuid4
 
 import msgspec
 
-from trunkline.gateway.client import NotificationQueue, Requester, RequestStream, SessionStream
+from trunkline.gateway.client import (
+    NotificationQueue,
+    Requester,
+    RequestStream,
+    SessionStream,
+    address_on,
+)
 from trunkline.gateway.list_changes import ListedDigests
 from trunkline.gateway.router import Router
 from trunkline.gateway.stateless import StatelessHandler
@@ -104,6 +110,8 @@ class Session:
     ) -> None:
         """Create it; `on_initialized` is called once `initialize` has succeeded."""
         self.session_stream: SessionStream | None = None
+        self.address = ""
+        """The client's IP address, if one connection carries the whole session."""
         self.on_changed: Callable[[], None] = _ignore_change
         """Called when the client has changed what `client_record` says."""
         self.subscriptions: dict[str, tuple[str, str]] = {}
@@ -194,7 +202,9 @@ class Session:
                 request, self.session_stream
             )  # gives the error where params are needed
         if is_stateless:
-            return self._stateless.answer(request, params, self._principal, self.session_stream)
+            return self._stateless.answer(
+                request, params, self._principal, self.session_stream, address=self.address
+            )
         return self.answer(request, self.session_stream, params)
 
     def answer(
@@ -563,6 +573,11 @@ class RequestScopedClient(msgspec.Struct, frozen=True):
     session: Session
     caller: Caller  # the caller when the request came: permissions are judged by that
     stream: RequestStream | None
+
+    @property
+    def address(self) -> str:
+        """The client's IP address, by the HTTP request of the call."""
+        return address_on(self.stream, self.session.address)
 
     @property
     def call_group(self) -> Session:

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
-from trunkline.gateway.client import NotificationQueue, Requester, RequestStream
+from trunkline.gateway.client import NotificationQueue, Requester, RequestStream, address_on
 from trunkline.gateway.decision_cache import Route
 from trunkline.gateway.list_changes import ListDigest, ListedDigests
 from trunkline.gateway.request_state import STATE_PREFIX
@@ -92,6 +92,7 @@ class StatelessClient(Struct, eq=False):
     undeclared_question: ServerRequest | None = None
     entry: CatalogEntry | None = None  # what the call was routed to
     finished: bool = False  # whether its call has ended
+    connection_address: str = ""  # of a client that is connected by a transport other than HTTP
 
     def check_entry(self, entry: CatalogEntry, params: Params) -> None:
         """Note what a call was routed to; refuses headers that contradict the arguments."""
@@ -109,6 +110,11 @@ class StatelessClient(Struct, eq=False):
         """Use another request, and its progress token, to reach the client from now on."""
         self.caller, self.stream, self.progress_token = caller, stream, progress_token
         self.resumed = True
+
+    @property
+    def address(self) -> str:
+        """The client's IP address, by the request that came last."""
+        return address_on(self.stream, self.connection_address)
 
     @property
     def call_group(self) -> "StatelessClient":
@@ -295,10 +301,12 @@ class StatelessHandler:
         stream: RequestStream,
         header_check: HeaderCheck | None = None,
         *,
+        address: str = "",
         is_counted: bool = False,
     ) -> Any:
         """Answer a request, or return an awaitable; `stream` carries all messages about it.
 
+        `address` is that of a client whose stream answers no HTTP request, if it is known.
         With `is_counted`, a request that is no call has been counted against the limits.
         """
         if request.id is None:
@@ -313,12 +321,12 @@ class StatelessHandler:
             waiting = self._router.pipeline.count_request(caller)
             if waiting is not None:
                 answer = partial(self.answer, request, params, principal, stream, header_check)
-                return _answer_later(waiting, partial(answer, is_counted=True))
+                return _answer_later(waiting, partial(answer, address=address, is_counted=True))
         if method is None or caller.revision not in method.revisions:
             raise RpcError.method_not_found(request.method)
         if method.capability and method.capability not in self._registry.capabilities():
             raise RpcError.method_not_found(request.method)
-        client = StatelessClient(caller, stream, header_check)
+        client = StatelessClient(caller, stream, header_check, connection_address=address)
         if not method.may_request_input:
             return self._answer_other(request, params, method, client)
         if caller.client_features or is_retry(params):

@@ -24,8 +24,9 @@ from typing import NamedTuple, TypeAlias
 from msgspec import Struct
 
 from trunkline.gateway.call_context import CallContext, read_traceparent
+from trunkline.gateway.client import http_request_of
 from trunkline.gateway.events import CallSummary, call_target
-from trunkline.http.exchange import HttpRequest, RequestHead
+from trunkline.http.exchange import RequestHead
 from trunkline.jsonrpc import Id
 from trunkline.jsonrpc.errors import IncidentReporter, to_rpc_error
 from trunkline.mcp.features import FeatureKind
@@ -131,8 +132,7 @@ class Tracer:
     def start_span(self, context: CallContext) -> None:
         """Give a call its span, if it is sampled."""
         # The HTTP request that carried the call, if any.
-        stream = getattr(context.client, "stream", None)
-        http_request: HttpRequest | None = getattr(stream, "http_request", None)
+        http_request = http_request_of(getattr(context.client, "stream", None))
         head = None if http_request is None else http_request.head
         may_have_parent = not context.has_no_meta or (
             head is not None and b"traceparent" in head.headers
