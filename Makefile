@@ -114,8 +114,16 @@ outside/systemd/.ready:
 	test -e /usr/include/x86_64-linux-gnu/asm/unistd_64.h || (cd outside/systemd && apt-get download linux-libc-dev && dpkg -x linux-libc-dev_*.deb .)
 	touch $@
 
+# The same for the proxies; `outside/proxy.py` looks for those of the system first.
+outside/proxies/.ready:
+	mkdir -p outside/proxies
+	(command -v nginx && command -v haproxy && command -v caddy) || (cd outside/proxies \
+		&& apt-get download nginx haproxy liblua5.3-0 libopentracing-c-wrapper0 libopentracing1 caddy \
+		&& for package in *.deb; do dpkg -x $$package . || exit 1; done)
+	touch $@
+
 OUTSIDE := .venv-outside/.ready .venv-outside1/.ready .venv-servers/.ready .venv-frameworks/.ready \
-	.venv-frameworks1/.ready outside/node_modules/.package-lock.json outside/postgresql/.ready outside/bubblewrap/.ready outside/systemd/.ready .venv-release/.ready
+	.venv-frameworks1/.ready outside/node_modules/.package-lock.json outside/postgresql/.ready outside/bubblewrap/.ready outside/systemd/.ready outside/proxies/.ready .venv-release/.ready
 
 # Two workers on two cores; each file stays on one worker, because its tests share programs.
 test-outside:

@@ -122,7 +122,7 @@ async def proxy(
 ) -> AsyncGenerator[Proxy]:
     """Start a proxy with a configuration of the manual, in front of `upstream`, a HOST:PORT."""
     port = free_port()
-    folder.mkdir()
+    os.mkdir(folder)  # noqa: PTH102  pathlib would be a blocking call here
     text = text.replace("127.0.0.1:8080", upstream)
     text = text.replace("/etc/trunkline/tls", str(certificate.folder))
     text = re.sub(r"(listen |bind ):?443\b", rf"\g<1>127.0.0.1:{port}", text)

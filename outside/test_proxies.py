@@ -2,9 +2,10 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,11 +16,10 @@ import pytest_asyncio
 import websockets
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
-from mcp.shared.auth import ProtectedResourceMetadata
 
 from outside.clients import SESSION_REVISION, STATELESS_REVISION, client, text
 from outside.gateway import Gateway, configure, gateway
-from outside.program import HERE, RUN_SECONDS, free_port, running
+from outside.program import HERE, RUN_SECONDS, free_port, run, running
 from outside.proxy import NAME, Certificate, Proxy, make_certificate, proxy
 from tests.guides.manual import ROOT
 from tests.guides.reader import matches, read_blocks
@@ -34,14 +34,11 @@ BLOCKS = read_blocks(PAGE)
 KINDS = ["nginx", "haproxy", "caddy"]
 MODES = {"legacy": SESSION_REVISION, "auto": STATELESS_REVISION}
 SERVERS = {"sdk": {"command": sys.executable, "args": [str(HERE / "sdk_server.py"), "stdio"]}}
-OWN_LIMITS = """\
+LIMITS = """\
 sse_ping_interval = 0.2
 max_body = 65536
 """
-ROLES = """\
-max_failures = 3
-[roles.dev]
-permissions = ["*"]
+STATE = """\
 [gateway]
 state_dir = "state"
 """
@@ -79,39 +76,41 @@ class Site(NamedTuple):
         return {"Authorization": f"Bearer {self.key}"}
 
     @asynccontextmanager
-    async def client(self, kind: str, mode: str, **options: Any) -> AsyncIterator[Client]:
+    async def client(self, kind: str, mode: str, path: str = "/mcp") -> AsyncIterator[Client]:
         """Connect the official client through a proxy."""
         front = self.proxies[kind]
-        async with front.http(self.headers, **options) as http:
-            transport: Any = streamable_http_client(f"{front.origin}/mcp", http_client=http)
+        async with front.http(self.headers) as http:
+            transport: Any = streamable_http_client(front.origin + path, http_client=http)
             async with client(transport, mode) as made:
                 yield made
 
     async def records(self, kind: str, address: str) -> list[dict[str, Any]]:
         """Return the audit records of this kind with an address, once there are some."""
-        while True:
-            found = json.loads(
-                await asyncio.to_thread(self.run, "audit", "query", "--json", "--all")
-            )
-            chosen = [
-                each["record"]
-                for each in found
-                if each["record"]["kind"] == kind
-                and address in (each["record"].get("address"), each["record"].get("name"))
-            ]
-            if chosen:
-                return chosen
+        query = ["audit", "query", "--json", "--all"]
+        async with asyncio.timeout(RUN_SECONDS):
+            while True:
+                found = await asyncio.to_thread(run_trunkline, self.folder, *query)
+                records = [each["record"] for each in json.loads(found)]
+                chosen = [
+                    record
+                    for record in records
+                    if record["kind"] == kind
+                    and address in (record.get("address"), record.get("name"))
+                ]
+                if chosen:
+                    return chosen
 
-    def run(self, *arguments: str) -> str:
-        """Run a command of ours; return its output."""
-        command = [sys.executable, "-m", "trunkline", *arguments]
-        return subprocess.run(
-            [*command, "--config", str(self.folder / "trunkline.toml")],
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=RUN_SECONDS,
-        ).stdout
+
+def run_trunkline(folder: Path, *arguments: str) -> str:
+    """Run a command of ours; return its output."""
+    command = [sys.executable, "-m", "trunkline", *arguments]
+    return subprocess.run(
+        [*command, "--config", str(folder / "trunkline.toml")],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
+    ).stdout
 
 
 @pytest.fixture(scope="module")
@@ -121,38 +120,40 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
 
 @asynccontextmanager
 async def start_site(
-    folder: Path, head: str, number: int, certificate: Certificate
+    folder: Path, head: str, configs: Mapping[str, str], certificate: Certificate
 ) -> AsyncIterator[Site]:
-    """Start a gateway, and each proxy with its configuration of this number on the page."""
-    (folder / "gateway").mkdir()
-    configure(folder / "gateway", SERVERS, head)
-    site = Site(None, {}, folder / "gateway", "")  # type: ignore[arg-type]
-    key = site.run("key", "add", "anna", "--role", "dev").split()[0]
+    """Start a gateway, and a proxy in front of it for each configuration."""
+    place = folder / "gateway"
+    place.mkdir()
+    configure(place, SERVERS, head)
+    key = run_trunkline(place, "key", "add", "anna", "--role", "dev").split()[0]
     async with AsyncExitStack() as stack:
-        started = await stack.enter_async_context(gateway(folder / "gateway", SERVERS, head))
+        started = await stack.enter_async_context(gateway(place, SERVERS, head))
         upstream = started.place.removeprefix("http://")
-        fronts = [
-            await stack.enter_async_context(
-                proxy(kind, block(kind, number), upstream, folder / kind, certificate)
+        fronts = {
+            kind: await stack.enter_async_context(
+                proxy(kind, text, upstream, folder / kind, certificate)
             )
-            for kind in KINDS
-        ]
-        yield Site(started, dict(zip(KINDS, fronts, strict=True)), folder / "gateway", key)
+            for kind, text in configs.items()
+        }
+        yield Site(started, fronts, place, key)
 
 
 def head_of(text: str) -> str:
-    """Return the gateway's configuration of the page, with the limits of these tests."""
-    listen = 'listen = "127.0.0.1:8080"\n'
+    """Return a configuration of the page, with the limits and the state of these tests."""
+    listen, mode = 'listen = "127.0.0.1:8080"\n', 'mode = "api_key"\n'
     assert listen in text
-    return text.replace(listen, OWN_LIMITS) + ROLES
+    roles = "" if "[roles" in text else '[roles.dev]\npermissions = ["*"]\n'
+    return text.replace(listen, LIMITS).replace(mode, f"{mode}max_failures = 3\n") + roles + STATE
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def site(
     tmp_path_factory: pytest.TempPathFactory, certificate: Certificate
 ) -> AsyncIterator[Site]:
+    configs = {kind: block(kind) for kind in KINDS}
     folder = tmp_path_factory.mktemp("site")
-    async with start_site(folder, head_of(block("toml")), 0, certificate) as started:
+    async with start_site(folder, head_of(block("toml")), configs, certificate) as started:
         yield started
 
 
@@ -312,24 +313,21 @@ WRONG_KEY = {"Authorization": "Bearer tlk_wrong"}
 ADDRESSES = {"nginx": "127.0.1.1", "haproxy": "127.0.1.2", "caddy": "127.0.1.3"}
 
 
-@pytest.mark.parametrize(("kind", "address"), ADDRESSES.items())
-async def test_limits_log_and_audit_have_the_address_of_the_client(
-    site: Site, kind: str, address: str
-) -> None:
-    front = site.proxies[kind]
-    async with front.http(WRONG_KEY, local_address=address) as http:
-        statuses = [(await http.get("/mcp", headers=SPOOFED)).status_code for _ in range(5)]
-    assert statuses == [401] * 3 + [429] * 2
-    await site.gateway.program.says(rf'"address": *"{address}"')
-    async with front.http(site.headers, local_address=address) as http:
-        for headers in (SPOOFED, {}):
-            named = JSON | headers
-            session = named | await open_session(http)
+async def test_limits_log_and_audit_have_the_address_of_the_client(site: Site) -> None:
+    for kind, address in ADDRESSES.items():
+        front = site.proxies[kind]
+        async with front.http(WRONG_KEY, local_address=address) as http:
+            statuses = [(await http.get("/mcp", headers=SPOOFED)).status_code for _ in range(5)]
+        assert statuses == [401] * 3 + [429] * 2
+        await site.gateway.program.says(rf'"address": *"{address}"')
+        async with front.http(site.headers, local_address=address) as http:
+            session = JSON | SPOOFED | await open_session(http)
             call = rpc("tools/call", {"name": "sdk__echo", "arguments": {"message": kind}})
             assert (await http.post("/mcp", json=call, headers=session)).status_code == 200
+    for address in ADDRESSES.values():
+        assert await site.records("call", address)
+        assert await site.records("auth_rejected", address)
     others = {"10.9.9.9", "10.8.8.8", "10.7.7.7"}
-    assert len(await site.records("call", address)) == 2
-    assert (await site.records("auth_rejected", address))[0]["count"] >= 1
     assert not [line for line in site.gateway.program.lines if any(o in line for o in others)]
 
 
@@ -372,14 +370,11 @@ async def test_metadata_names_the_public_url(site: Site, kind: str) -> None:
         challenge = (await http.get("/mcp")).headers["www-authenticate"]
         url = challenge.partition('resource_metadata="')[2].partition('"')[0]
         assert url == f"{PUBLIC}/.well-known/oauth-protected-resource/mcp"
-        found = await http.get(url.removeprefix(PUBLIC))
-        assert str(ProtectedResourceMetadata.model_validate_json(found.content).resource) == (
-            f"{PUBLIC}/mcp"
-        )
+        assert (await http.get(url.removeprefix(PUBLIC))).json()["resource"] == f"{PUBLIC}/mcp"
 
 
 async def test_client_config_names_the_public_url(site: Site) -> None:
-    assert f'"url": "{PUBLIC}/mcp"' in site.run("client-config", "cursor")
+    assert f'"url": "{PUBLIC}/mcp"' in run_trunkline(site.folder, "client-config", "cursor")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -417,7 +412,7 @@ async def test_a_proxy_keeps_its_connection_to_the_gateway(
         )
 
     server = await asyncio.start_server(relay, "127.0.0.1", 0)
-    upstream = "127.0.0.1:{}".format(server.sockets[0].getsockname()[1])
+    upstream = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with (
         server,
         proxy(kind, block(kind), upstream, tmp_path / kind, certificate) as front,
@@ -433,16 +428,100 @@ async def test_a_gateway_that_restarts_is_used_at_once(
     kind: str, certificate: Certificate, tmp_path: Path
 ) -> None:
     port = free_port()
-    config = configure(tmp_path, {}, 'gateway = { state_dir = "" }')
-    config.write_text(block("toml") + '[gateway]\nstate_dir = ""\n')
+    config = configure(tmp_path, {}, head_of(block("toml")))
     serve = [sys.executable, "-m", "trunkline", "serve", "--http", f"127.0.0.1:{port}"]
-    upstream = f"127.0.0.1:{port}"
     async with (
-        proxy(kind, block(kind), upstream, tmp_path / kind, certificate) as front,
+        proxy(kind, block(kind), f"127.0.0.1:{port}", tmp_path / kind, certificate) as front,
         front.http() as http,
     ):
+        assert (await http.get("/mcp")).status_code == (503 if kind == "haproxy" else 502)
         for _ in range(2):
-            assert (await http.get("/mcp")).status_code == (503 if kind == "haproxy" else 502)
             async with running(*serve, "--config", config) as program:
                 await program.says("MCP at ")
                 assert (await http.get("/mcp")).status_code == 401
+
+
+def below_path(kind: str) -> str:
+    """Return the configuration of the page for a gateway below a path."""
+    main, changed = block(kind), block(kind, 1)
+    match kind:
+        case "nginx":
+            root = main[main.index("    location / {") : main.rindex("}")]
+            return main.replace(root, changed)
+        case "haproxy":
+            frontend, backend, _ = changed.split("\n")
+            main = main.replace("    default_backend trunkline", frontend)
+            return main.replace("    server gateway", f"{backend}\n    server gateway")
+        case _:
+            return changed
+
+
+async def test_below_a_path_all_urls_have_the_path(
+    certificate: Certificate, tmp_path: Path
+) -> None:
+    configs = {kind: below_path(kind) for kind in KINDS}
+    head = head_of(block("toml", 1))
+    async with start_site(tmp_path, head, configs, certificate) as site:
+        for kind, front in site.proxies.items():
+            async with site.client(kind, "auto", path="/tools/mcp") as made:
+                assert await text(made, "sdk__echo", message=kind) == f"Echo: {kind}"
+            async with front.http(site.headers) as http:
+                other_site = await http.get("/mcp")
+                assert "www-authenticate" not in other_site.headers
+                assert "trunkline" not in other_site.text
+                async with http.stream("GET", "/tools/sse") as stream:
+                    path = await data_of(stream.aiter_lines())
+                    assert path.startswith("/tools/messages?")
+                    posted = await http.post(path, json=rpc("initialize", HELLO), headers=JSON)
+                    assert posted.status_code == 202
+            async with front.http() as http:
+                challenge = (await http.get("/tools/mcp")).headers["www-authenticate"]
+                metadata = "/.well-known/oauth-protected-resource"
+                url = f"{PUBLIC}/tools{metadata}/mcp"
+                assert f'resource_metadata="{url}"' in challenge
+                for place in (url.removeprefix(PUBLIC), f"{metadata}/tools/mcp"):
+                    found = (await http.get(place)).json()
+                    assert found["resource"] == f"{PUBLIC}/tools/mcp"
+
+
+async def test_the_proxy_can_authenticate_the_clients(
+    certificate: Certificate, tmp_path: Path
+) -> None:
+    users = tmp_path / "users"
+    users.write_text("anna:{PLAIN}secret\n")
+    users.chmod(0o644)
+    own = block("nginx", 2).replace("/etc/nginx/trunkline.htpasswd", str(users))
+    config = block("nginx").replace("    location / {", f"{own}    location / {{")
+    head = head_of(block("toml", 2)) + '[auth]\nmode = "none"\n'
+    place = tmp_path / "gateway"
+    os.mkdir(place)  # noqa: PTH102  pathlib would be a blocking call here
+    async with (
+        gateway(place, SERVERS, head) as started,
+        proxy(
+            "nginx",
+            config,
+            started.place.removeprefix("http://"),
+            tmp_path / "nginx",
+            certificate,
+        ) as front,
+    ):
+        for proof, status in ((("anna", "secret"), 200), (("anna", "wrong"), 401)):
+            async with front.http(local_address="127.0.3.3") as http:
+                hello = rpc("initialize", HELLO)
+                answer = await http.post("/mcp", json=hello, headers=JSON, auth=proof)
+                assert answer.status_code == status
+
+
+async def test_the_page_shows_what_curl_prints(site: Site) -> None:
+    (page,) = [each.text for each in BLOCKS if each.text.startswith("$ curl")]
+    command, _, shown = page.removeprefix("$ ").partition("\n")
+    for front in site.proxies.values():
+        to = ["--connect-to", f"{NAME}:443:127.0.0.1:{front.port}"]
+        trust = ["--cacert", certificate_file(front)]
+        code, printed, problems = await run(*command.split(), *to, *trust)
+        assert (code, problems) == (0, "")
+        assert matches(shown, printed), printed
+
+
+def certificate_file(front: Proxy) -> Path:
+    return front.certificate.folder / "chain.pem"

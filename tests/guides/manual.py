@@ -103,6 +103,7 @@ class NotRun(NamedTuple):
 
 Step = Given | Run | Shows | ShowsJson | Session | Write | NotRun
 PYTHON = NotRun("tests/test_docs.py runs it")
+PROXY = NotRun("outside/test_proxies.py runs it, with real proxies")
 SYSTEMD = NotRun("it needs systemd, and root")
 UNIT = NotRun("a part of a unit of systemd")
 
@@ -391,10 +392,6 @@ PAGES: dict[str, Sequence[Step]] = {
         Write(),
         Given(certificate),
         Write(),
-        NotRun("a part of the configuration of nginx"),
-        Write(),
-        NotRun("a part of the configuration of nginx"),
-        Write(),
     ],
     "docs/guides/identity.md": [
         Write(),
@@ -446,6 +443,16 @@ PAGES: dict[str, Sequence[Step]] = {
         RESTART,
         Run(),
         Write(append=True),
+    ],
+    "docs/guides/proxy.md": [
+        Write(),
+        Run(),
+        Shows(),
+        *[PROXY] * 4,
+        Run(),
+        Write(),
+        *[PROXY] * 4,
+        Write(),
     ],
     "docs/guides/reload.md": [
         NotRun("tests/cli/test_gateways_reload.py has the lines of the log"),
