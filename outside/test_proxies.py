@@ -261,7 +261,7 @@ async def test_the_stream_of_a_session_survives_a_reload_of_the_proxy(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_client_of_http_sse_is_told_where_to_post(site: Site, kind: str) -> None:
+async def test_a_client_of_http_sse_learns_where_to_post(site: Site, kind: str) -> None:
     async with (
         site.proxies[kind].http(site.headers) as http,
         http.stream("GET", "/sse") as stream,
