@@ -1,6 +1,7 @@
 """Hiding a process from others of the same user, and recognising its descendants."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -177,3 +178,30 @@ def test_orphans_are_adopted_reaped_and_killed_at_the_end() -> None:
     command = [sys.executable, "-c", ADOPT]
     result = subprocess.run(command, stdout=PIPE, text=True, timeout=HANG_TIMEOUT, check=True)
     assert result.stdout.split("\n") == ["1", "[]", ""]
+
+
+AS_FIRST_PROCESS = """
+import os, signal, sys
+own, os.getpid = os.getpid(), lambda: 1
+from trunkline.process_access import set_default_action
+set_default_action(signal.Signals[sys.argv[1]])
+print(signal.getsignal(signal.Signals[sys.argv[1]]) is signal.SIG_DFL, flush=True)
+os.kill(own, signal.Signals[sys.argv[1]])
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_signal_ends_the_first_process_of_a_container(name: str) -> None:
+    # The kernel would drop the signal without a handler.
+    command = [sys.executable, "-c", AS_FIRST_PROCESS, name]
+    done = subprocess.run(command, timeout=HANG_TIMEOUT, check=False, stdout=PIPE)
+    assert (done.stdout, done.returncode) == (b"False\n", 128 + signal.Signals[name])
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_the_kernel_ends_another_process_at_a_signal(name: str) -> None:
+    program = AS_FIRST_PROCESS.replace("lambda: 1", "os.getpid")
+    command = [sys.executable, "-c", program, name]
+    done = subprocess.run(command, timeout=HANG_TIMEOUT, check=False, stdout=PIPE)
+    assert (done.stdout, done.returncode) == (b"True\n", -signal.Signals[name])

@@ -1,12 +1,13 @@
-"""What other processes may learn from this one, and which of them are its descendants.
+"""What other processes may learn from this one or do to it, and which are its descendants.
 
     start ──> hide_secrets ──> /proc/PID/environ has no variables, /proc/PID/mem cannot be opened
     start ──> set_process_name, adopt_orphans ──> descendants have it as an ancestor, by this name
+    start, shutdown ──> set_default_action ──> a signal ends it at once, also in a container
     connection ──> find_peer_ancestors ──> the processes between a peer and the first process
 
 A server behind a `command` runs as the user of the gateway, so file permissions do not keep it away
 from the gateway's memory. These functions act on the whole process: a library must not call them.
-They have an effect on Linux only.
+All but `set_default_action` have an effect on Linux only.
 
 Invariants:
 1. `os.environ` and `getenv` have the same values before and after `hide_secrets`.
@@ -18,6 +19,7 @@ import ctypes
 import errno
 import os
 import select
+import signal
 import socket
 import struct
 import sys
@@ -30,6 +32,9 @@ _SET_DUMPABLE, _SET_NAME, _SET_CHILD_SUBREAPER = 4, 15, 36
 
 PROCESS_NAME = "trunkline:main"
 """The name of each process that may start servers. Only a process itself can change its name."""
+
+# The number of the first process of a system, or of a container.
+FIRST_PROCESS = 1
 
 # Socket option of Linux 6.5 that `socket` does not know.
 _SO_PEERPIDFD = 77
@@ -78,6 +83,19 @@ def adopt_orphans() -> None:
     """Become the parent of every descendant whose parent ends, instead of the first process."""
     if sys.platform == "linux":
         _prctl(_SET_CHILD_SUBREAPER, 1)
+
+
+def set_default_action(number: signal.Signals) -> None:
+    """Let a signal end this process at once, as it does without a handler.
+
+    The first process of a container gets a handler for that, because the kernel drops signals that
+    such a process does not handle.
+    """
+    signal.signal(number, _end_at_once if os.getpid() == FIRST_PROCESS else signal.SIG_DFL)
+
+
+def _end_at_once(number: int, _: object) -> None:
+    os._exit(128 + number)  # as a shell reports it; the kernel kills all other processes with it
 
 
 def _prctl(option: int, value: int) -> None:

@@ -85,6 +85,7 @@ from trunkline.gateway.settings import UpstreamSettings
 from trunkline.http.exchange import HttpExchange, HttpRequest
 from trunkline.jsonrpc import RpcError, Transport
 from trunkline.mcp.identity import LOCAL_PRINCIPAL, Principal
+from trunkline.process_access import set_default_action
 from trunkline.stdio.stderr_log import StderrLine
 from trunkline.stdio.stream import open_stdio
 from trunkline.systemd import InheritedSocket
@@ -785,7 +786,7 @@ def stop_on_signal() -> asyncio.Event:
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
             # The default action works even if the event loop hangs.
-            signal.signal(number, signal.SIG_DFL)
+            set_default_action(number)
 
     for number in _SIGNALS:
         loop.add_signal_handler(number, stop)

@@ -8,6 +8,7 @@ everything else to stderr. If the reader of the output closes it, the command en
 """
 
 import os
+import signal
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,13 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from trunkline import __version__
-from trunkline.process_access import adopt_orphans, hide_secrets, set_process_name
+from trunkline.process_access import (
+    FIRST_PROCESS,
+    adopt_orphans,
+    hide_secrets,
+    set_default_action,
+    set_process_name,
+)
 from trunkline.stdio.orphan_reaper import TOKEN_VARIABLE, kill_children
 
 BROKEN_PIPE_EXIT = 141
@@ -26,6 +33,9 @@ BROKEN_PIPE_EXIT = 141
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command in `arguments`; return the exit code, or raise SystemExit."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    if os.getpid() == FIRST_PROCESS:
+        # In a container. Else commands, and a gateway that is starting, would ignore SIGTERM.
+        set_default_action(signal.SIGTERM)
     # Without typer, which is slow to import.
     if list(arguments) == ["--version"]:
         with _exit_on_broken_pipe():
