@@ -122,8 +122,15 @@ outside/proxies/.ready:
 		&& for package in *.deb; do dpkg -x $$package . || exit 1; done)
 	touch $@
 
+# The same for `promtool`, which checks the files for Prometheus.
+outside/prometheus/.ready:
+	mkdir -p outside/prometheus
+	command -v promtool || (cd outside/prometheus && apt-get download prometheus && dpkg -x prometheus_*.deb .)
+	touch $@
+
 OUTSIDE := .venv-outside/.ready .venv-outside1/.ready .venv-servers/.ready .venv-frameworks/.ready \
-	.venv-frameworks1/.ready outside/node_modules/.package-lock.json outside/postgresql/.ready outside/bubblewrap/.ready outside/systemd/.ready outside/proxies/.ready .venv-release/.ready
+	.venv-frameworks1/.ready outside/node_modules/.package-lock.json outside/postgresql/.ready outside/bubblewrap/.ready outside/systemd/.ready outside/proxies/.ready \
+	outside/prometheus/.ready .venv-release/.ready
 
 # Two workers on two cores; each file stays on one worker, because its tests share programs.
 test-outside:
@@ -220,7 +227,7 @@ release: .venv-release/.ready
 
 lock:
 	test -x .venv-lock/bin/uv || ($(PYTHON) -m venv .venv-lock && .venv-lock/bin/pip install --quiet uv)
-	cd requirements && for name in runtime test check bench fuzz outside outside1 servers frameworks frameworks1 hop hop1 hop-contextforge hop-litellm release; do \
+	cd requirements && for name in runtime test check bench fuzz outside outside1 servers frameworks frameworks1 hop hop1 hop-contextforge hop-litellm release container container-build; do \
 		../.venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 			--no-header --upgrade $$name.in -o $$name.txt || exit 1; \
 	done

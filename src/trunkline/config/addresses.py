@@ -61,7 +61,7 @@ def split_address(address: str, requires_auth: bool = False) -> tuple[str, int]:
         raise AddressError(
             "expected a loopback address: without [auth] every client that reaches the gateway "
             "may call everything",
-            "write 127.0.0.1, localhost or [::1], or add [auth]",
+            'write 127.0.0.1, localhost or [::1], or require keys: [auth] and mode = "api_key"',
         )
     return host, int(port)
 
