@@ -92,9 +92,8 @@ def machine() -> list[str]:
     return [*options, "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
 
 
-def with_python(path: str) -> str:
-    """Return a PATH on which `python3` is that of this machine, as it is in the base image."""
-    return f"{path}:{sys.base_prefix}/bin"
+# `python3` is that of this machine, as it is that of the base image in the real one.
+PATH = f"{sys.base_prefix}/bin:/usr/bin:/bin"
 
 
 def build(folder: Path) -> Path:
@@ -116,7 +115,7 @@ def build(folder: Path) -> Path:
             command = [bubblewrap(), *machine(), *binds, "--die-with-parent", "--unshare-pid"]
             done = subprocess.run(
                 [*command, "--chdir", "/source", "sh", "-c", text],
-                env={**os.environ, "PATH": with_python("/usr/bin:/bin")},
+                env={**os.environ, "PATH": PATH},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -151,8 +150,8 @@ class Container:
         """Start `command`, or what the image starts, with these files as volumes."""
         stage = read_stages()["slim"]
         state.mkdir(exist_ok=True, mode=0o700)
-        self._environment = variables(stage)
-        self._environment["PATH"] = with_python(self._environment["PATH"])
+        # The image has a link to the command in /usr/local/bin.
+        self._environment = {**variables(stage), "PATH": f"{PATH}:/opt/trunkline/bin"}
         user, _, group = stage.last("USER").partition(":")
         reading, writing = os.pipe()
         options = [

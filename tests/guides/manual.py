@@ -106,6 +106,7 @@ PYTHON = NotRun("tests/test_docs.py runs it")
 PROXY = NotRun("outside/test_proxies.py runs it, with real proxies")
 SYSTEMD = NotRun("it needs systemd, and root")
 UNIT = NotRun("a part of a unit of systemd")
+ENGINE = NotRun("it needs a container engine; outside/test_container.py runs the image without one")
 
 
 def follow(reader: Reader, step: Step, block: Block) -> None:
@@ -219,6 +220,11 @@ def used_gateway(reader: Reader) -> None:
     reader.serve()
     assert reader.run("trunkline kill tool mail__get_sources").status == 0
     reader.call(key, "mail__list_categories", {})
+
+
+def serve_to_other_machines(reader: Reader) -> None:
+    """Start a gateway as the container image does; without `[auth]` it is refused."""
+    assert reader.run("env trunkline serve --http 0.0.0.0:8080").status == 2
 
 
 def own_key(reader: Reader) -> None:
@@ -354,6 +360,17 @@ PAGES: dict[str, Sequence[Step]] = {
         Write("profile.json"),
         Run(),
         Shows(),
+    ],
+    "docs/guides/container.md": [
+        ENGINE,
+        NotRun("the entry of one client; tests/cli/test_client_config.py has them"),
+        variable("TRACKER_TOKEN", "secret-of-the-tracker"),
+        Write(),
+        ENGINE,
+        config(MAIL_SERVER),
+        Given(serve_to_other_machines),
+        Shows(),
+        *[ENGINE] * 3,
     ],
     "docs/guides/engine.md": [Run(), *[PYTHON] * 14],
     "docs/guides/finding.md": [
