@@ -370,7 +370,7 @@ PAGES: dict[str, Sequence[Step]] = {
         config(MAIL_SERVER),
         Given(serve_to_other_machines),
         Shows(),
-        *[ENGINE] * 3,
+        *[ENGINE] * 4,
     ],
     "docs/guides/engine.md": [Run(), *[PYTHON] * 14],
     "docs/guides/finding.md": [
