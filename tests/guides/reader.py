@@ -51,15 +51,20 @@ ADDRESS = "http://127.0.0.1:8080"
 """Where the gateways of the manual listen."""
 
 PROGRAM = """
+import math
 import sys
 from pathlib import Path
 from trunkline.app import control
-from trunkline.cli import main
+from trunkline.cli import main, startup
+startup.ANNOUNCE_AFTER = math.inf
 control.FALLBACK_FOLDER = Path("{folder}")
 control.SERVICE_FOLDERS = ()
 sys.exit(main())
 """
-"""The command, which also looks for gateways in folders that all programs of a user share."""
+"""The command, for a reader whose machine may be slow: it announces no slow start.
+
+It finds no gateways in folders that all programs of a user share.
+"""
 
 
 class Block(NamedTuple):
