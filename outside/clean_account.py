@@ -115,13 +115,13 @@ def clean_account() -> Generator[Account]:
 async def wait_ended(pids: list[int]) -> None:
     """Wait until processes, also those of others, have ended."""
     for pid in pids:
-        with suppress(ProcessLookupError):
+        try:
             found = os.pidfd_open(pid)
-            try:
-                ended, *_ = await asyncio.to_thread(select.select, [found], [], [], END_SECONDS)
-                assert ended, Path(f"/proc/{pid}/cmdline").read_bytes()
-            finally:
-                os.close(found)
+        except ProcessLookupError:
+            continue
+        ended, *_ = await asyncio.to_thread(select.select, [found], [], [], END_SECONDS)
+        os.close(found)
+        assert ended, f"process {pid} has not ended"
 
 
 def previous_commit() -> str:

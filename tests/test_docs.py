@@ -172,3 +172,14 @@ def test_every_exception_of_the_conformance_suite_is_explained() -> None:
         for scenario, reason in json.loads(file.read_bytes())["exceptions"].items():
             assert f"`{scenario}`" in eras
             assert reason["because"]
+
+
+def test_readme_says_of_other_gateways_what_the_comparison_says() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "explain" / "comparison.md").read_text(encoding="utf-8")
+    section = readme.partition("## Which gateway\n")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("|")]
+    assert 7 <= len(rows) <= 10
+    assert [row for row in rows if row not in page.splitlines()] == []
+    (date,) = re.findall(r"read on ([\w ]+);", section)
+    assert f"read on {date};" in page
