@@ -5,8 +5,8 @@ Invariants upheld here:
 2. A new file is readable by its owner only; a replaced file keeps its permissions on request.
 3. Waiting for a lock ends after a timeout.
 4. A change of permissions counts as a change of the file.
-5. A file that decides who a caller is can be changed by its owner and by root only: no other user
-   may write to it, or to a folder above it.
+5. Only its owner and root can change a file that decides who a caller is: no other user may write
+   to it, or to a folder above it.
 """
 
 import asyncio

@@ -64,7 +64,7 @@ class ServiceEnvironment(NamedTuple):
 def take_service_environment(
     environ: MutableMapping[str, str], pid: int, first: int = FIRST_DESCRIPTOR
 ) -> ServiceEnvironment:
-    """Remove systemd's variables from `environ`, and return what they say.
+    """Remove systemd's variables from `environ`, and return their values.
 
     Raises ValueError for a socket that cannot be used, and for a malformed variable.
     """

@@ -18,7 +18,7 @@ Invariants:
 2. The buffer and the number of extra turns are bounded. A write that exceeds the buffer flushes
    everything. A turn that adds nothing is the last.
 3. Data for a target that is closing is dropped. A caller that needs it sent flushes first.
-4. A target that fails to be written to does not affect the other targets.
+4. If writing to one target fails, the other targets are not affected.
 """
 
 import asyncio

@@ -7,7 +7,8 @@ Encoding a call alone takes about a tenth of the whole call, and most of it repe
 call. Only successful tool calls are batched; all others have rows of their own.
 
 Invariants:
-1. What is read from a batch is, byte for byte, what RecordEncoder writes for each call alone.
+1. A record that is read from a batch equals, byte for byte, the one that RecordEncoder writes for
+   the call alone.
 2. If a batch cannot be encoded, each of its calls is encoded alone.
 3. A batch that was altered and cannot be decoded is shown as one record, unchanged.
 4. A search reads a page of rows at a time; the caller takes as many records as it wants.

@@ -2,9 +2,9 @@
 
     AuditStore ──rows, in a thread──> UsageHistory ──snapshot──> shares, for tool search
 
-Tool search is told what a caller used, and the log what a search returned: see `ToolUsage`. Reading
-the log instead of counting calls makes what is known survive a restart, and equal for all gateways
-with one log. A gateway without an audit log has no UsageReader.
+Tool search gets the tools that a caller used, and the log gets the results of a search: see
+`ToolUsage`. The log is read, and calls are not counted, so that the history survives a restart and
+is equal for all gateways with one log. A gateway without an audit log has no UsageReader.
 
 Invariants:
 1. No call waits for it. It reads in a thread, in small slices, at intervals.
@@ -101,7 +101,7 @@ class UsageReader:
         return self._reading
 
     def stop(self) -> None:
-        """Stop reading. What is known stays."""
+        """Stop reading. The history so far stays."""
         self._stopped.set()
         if self._reading is not None:
             self._reading.cancel()

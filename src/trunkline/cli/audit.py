@@ -240,7 +240,7 @@ def duration_text(found: _RecordDetails) -> str:
 
 
 def target_text(row: AuditRow, found: _RecordDetails) -> str:
-    """Return what a record is about."""
+    """Return the called tool, or the kind of the event and its object."""
     if row.kind == "call":
         return row.name
     what = _switch_text(row, found) if row.kind == "switched" else row.name or row.backend
@@ -259,7 +259,7 @@ def _switch_text(row: AuditRow, found: _RecordDetails) -> str:
 def reason_text(row: AuditRow, found: _RecordDetails) -> str:
     """Return the reason of a status, and other details."""
     parts: list[Any] = [row.status if row.kind == _AUTH_REJECTED else found.error or found.problem]
-    # That of a call that was passed on explains no refusal.
+    # If the call was passed on, the rule explains no refusal.
     parts.append(found.mismatch if row.status == "invalid_arguments" else None)
     parts.append(found.failure)
     parts.append(None if found.code is None else f"code {found.code}")

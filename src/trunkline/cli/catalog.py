@@ -38,7 +38,7 @@ class ToolOptions(Struct, frozen=True):
 
 
 class CatalogQuery(NamedTuple):
-    """What a command wants to know."""
+    """The options of a command that shows the catalogue."""
 
     identity: LocalIdentity = LocalIdentity()
     server: str | None = None

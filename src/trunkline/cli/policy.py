@@ -147,7 +147,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
     # The deciding rule; for `depends`, the one that decides if no condition holds.
     rule: str
     note: str
-    # What a caller who sees the tool is told if the call is denied.
+    # The message for a caller who sees the tool, if the call is denied.
     message: str
     # The result for a call that no condition applies to.
     otherwise: str

@@ -3,7 +3,7 @@
     Config ──> start_gateway ──> a gateway whose upstreams are ready, have failed, or timed out
            ──> prepare_gateway ──> one with no upstream yet ──> restore, start: only those needed
 
-What a failed server means is left to the command.
+The command decides what to do about a failed server.
 """
 
 import asyncio

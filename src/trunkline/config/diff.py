@@ -1,4 +1,4 @@
-"""Compares two configurations: what a reload would change.
+"""Compares two configurations, to find the changes of a reload.
 
     Config, Config ──> servers added, removed, restarted, adjusted ──> lines for people
                    ──> changed keys of all other tables

@@ -12,7 +12,7 @@ Invariants:
 2. One mistake hides no other, unless the text cannot be parsed.
 3. A gateway is never its own server, as far as addresses and commands tell; other host names and
    proxies are not resolved.
-4. What a server lacks in the environment, such as a variable, concerns this server only.
+4. A variable or file that a server lacks concerns this server only.
 """
 
 from collections.abc import Mapping

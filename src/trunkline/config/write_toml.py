@@ -45,7 +45,7 @@ _BRACES = re.compile(r"[{}]")
 def to_toml(*configs: RawConfig) -> str:
     """Return one file with the servers of all `configs`; equal ones are written once.
 
-    Tables of the gateway itself are those of the first.
+    The tables of the gateway itself come from the first.
     """
     lines: list[str] = []
     taken: list[str] = []

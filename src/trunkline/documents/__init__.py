@@ -1,4 +1,4 @@
-"""Files that people write in TOML or JSON: what they say, and where they are wrong.
+"""Files that people write in TOML or JSON: their tables, and the positions of errors.
 
 Read it in this order: errors (where a key stands, and what is wrong with it); parser (a file to
 tables); formats (of single values); validation (tables against types). What the tables mean is left

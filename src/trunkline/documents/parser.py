@@ -91,7 +91,7 @@ _TOML_SCALAR = re.compile(r"[^\n,\]}#]++")
 
 
 class ParsedDocument:
-    """What a text says, if it could be read to its end, and the collector for further errors."""
+    """The tables of a text, if all of it could be read, and the collector for further errors."""
 
     def __init__(self, tree: object, errors: ErrorCollector, is_complete: bool = True) -> None:
         self.tree = tree

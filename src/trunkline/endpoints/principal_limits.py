@@ -1,4 +1,4 @@
-"""What one principal may hold of the gateway over HTTP, and what all of them may hold together.
+"""Limits of HTTP requests, streams and buffered events: of one principal, and of all together.
 
     InFlightLimiter   requests that are running       refuses further ones, with 503 or 429
     StreamLimiter     HTTP+SSE streams, WebSockets    refuses further ones, with 503 or 429
@@ -7,9 +7,9 @@
 The number of sessions is limited by the SessionStore, because replicas share it.
 
 Invariants:
-1. With several principals, a principal that holds nothing always gets a request through, unless
-   all slots are taken: a principal may have only as many requests in flight as are still free.
-2. A principal above its limit loses only what it holds itself.
+1. With several principals, a principal may have only as many requests in flight as there are free
+   slots. So a principal without requests always gets one through, unless all slots are taken.
+2. A principal above its limit loses only its own requests, streams and events.
 """
 
 import sys
@@ -76,7 +76,7 @@ class InFlightLimiter:
             self._per_owner = Counter(self._owners.values())
             self._unchecked_below = 0
         own, free = self._per_owner[owner], self._max_total - count
-        # With several principals, none may have more than what is still free for the others.
+        # With several principals, none may have more slots than are still free.
         has_share = self._is_shared and own >= max(free, 1)
         if own < self._max_per_owner and not has_share:
             return None
@@ -163,8 +163,9 @@ class BufferedStream(Protocol):
 class BufferBudget:
     """Limits the bytes of events that streams keep, in total and per principal.
 
-    Above a limit, the streams that got no event for the longest time lose theirs first: those of
-    the principal itself, or in total those of the principal with the most bytes.
+    Above the limit of a principal, its own streams lose events. Above the limit in total, the
+    streams of the principal with the most bytes do. The stream whose last event is oldest comes
+    first.
     """
 
     def __init__(self, max_total: int, max_per_principal: int | None = None) -> None:

@@ -55,7 +55,7 @@ class McpSession(Protocol):
 
     @property
     def client_record(self) -> ClientRecord:
-        """What was negotiated, and what the client has asked for since; after initialization."""
+        """The negotiated values, subscriptions and log level; after initialization."""
         ...
 
     def update_principal(self, principal: Principal) -> None:

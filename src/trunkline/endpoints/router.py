@@ -292,7 +292,7 @@ class HttpRouter:
     def _reserve_body(
         self, principal: Principal, length: int | None, headers: HeaderTuple
     ) -> BodyDecision:
-        """Reserve the length of a body; one of unknown length reserves what has arrived."""
+        """Reserve the length of a body; with unknown length, reserve the part that has arrived."""
         reservation = self._body_budget.reserve(principal.id, length or 0)
         return reservation or overloaded_response(headers)
 

@@ -13,8 +13,8 @@ Invariants:
    of identity: a session exists only for the principal that opened it.
 2. A session that is idle for too long or too old does not exist any more. A session with a running
    request or an open standalone stream is not idle.
-3. The number of sessions is limited, in total and per principal. A new session of a principal takes
-   the place of its longest idle one, never that of another principal's session.
+3. The number of sessions is limited, in total and per principal. At its limit, a new session of a
+   principal replaces the principal's longest idle session, never a session of another principal.
 """
 
 import asyncio

@@ -8,8 +8,8 @@
 
 In this protocol the end of an exchange does not cancel its request. Streams keep a limited number
 of events: the oldest are dropped first, and a client that resumes too late misses them. A budget
-limits the bytes of all streams, in total and per principal. What outlives the process is in a
-SessionRecord, in the SessionStore; the endpoint keeps it up to date.
+limits the bytes of all streams, in total and per principal. A SessionRecord in the SessionStore has
+the data that outlives the process; the endpoint keeps it up to date.
 
 Invariants:
 1. Event ids are unique in a session and name their stream: no event of another stream is replayed.

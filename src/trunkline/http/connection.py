@@ -108,7 +108,7 @@ _FINISHED, _DISCONNECTED = ExchangeStage.FINISHED, ExchangeStage.DISCONNECTED
 _IDLE = connection_state(Activity.IDLE, InputFlow.OPEN, OutputFlow.OPEN)
 _HANDLING_SINGLE = _IDLE.after[ConnectionEvent.ACCEPTED]
 
-# What has arrived, by what the reader waits for.
+# The event for bytes that have arrived, by the phase of the reader.
 _INCOMPLETE = {
     ReaderPhase.IDLE: ConnectionEvent.ALL_HANDLED,
     ReaderPhase.HEAD: ConnectionEvent.HEAD_INCOMPLETE,
@@ -321,13 +321,13 @@ class HttpConnection(asyncio.Protocol):
         self.deadline = math.inf
         # When the current body began, in the loop's time.
         self._body_since = 0.0
-        # What is reserved for the body that is being read; None until it may be read.
+        # The reservation for the body that is being read; None until it may be read.
         self._reservation: BodyReservation | None = None
         # The exchange that has not finished.
         self._exchange: Http1Exchange | None = None
         # Where bytes go after an upgrade.
         self._stream: UpgradedStream | None = None
-        # What has arrived and is not parsed yet.
+        # The bytes that have arrived and are not parsed yet.
         self._pending = bytearray()
         # Wakes senders when the client reads again; None before it was first slow.
         self._writable: asyncio.Event | None = None
@@ -591,7 +591,7 @@ class HttpConnection(asyncio.Protocol):
             self._handle_requests()
 
     def _handle_requests(self) -> None:
-        """Handle what has arrived, until a request is not answered at once."""
+        """Handle pending bytes, until a request is not answered at once."""
         for _ in range(_MAX_REQUESTS_PER_TURN):
             parsed = self._next_request()
             if parsed is None:
@@ -655,7 +655,7 @@ class HttpConnection(asyncio.Protocol):
         self._continue()
 
     def _apply_decision(self, decision: BodyDecision) -> bool:
-        """Reserve what has arrived of the body, or reject it; return whether it is read."""
+        """Reserve the received part of the body, or reject it; return whether the body is read."""
         if isinstance(decision, BodyReservation):
             self._reservation = decision
             if decision.grow_to(self._reader.received):
@@ -665,7 +665,7 @@ class HttpConnection(asyncio.Protocol):
         return False
 
     def _release_body(self) -> None:
-        """Give back what was reserved for the current body."""
+        """Release the reservation for the current body."""
         if self._reservation is not None:
             self._reservation.release()
             self._reservation = None

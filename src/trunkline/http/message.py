@@ -195,7 +195,7 @@ def strip_origin(target: bytes, host: bytes) -> bytes:
 
 
 class ConnectionFlags(Struct, frozen=True, gc=False):
-    """What a request head says about its connection and the form of the response."""
+    """The parts of a request head that concern the connection and the form of the response."""
 
     is_http11: bool
     """Whether the client speaks HTTP/1.1, so that it understands chunks and interim responses."""

@@ -59,13 +59,13 @@ class Activity(StrEnum):
     READING_BODY = auto()
     """Waits for the rest of a body."""
     DISPATCHING = auto()
-    """Is calling the handler, and looks at what else has arrived when that returns."""
+    """Is calling the handler, and reads further bytes when the handler returns."""
     HANDLING_SINGLE = auto()
-    """Waits for the response to an ordinary request. Nothing else has arrived."""
+    """Waits for the response to an ordinary request. No further bytes have arrived."""
     HANDLING = auto()
-    """Waits for the response, and then looks at what else has arrived."""
+    """Waits for the response, and then reads further bytes."""
     QUEUED = auto()
-    """Is between two requests. What has arrived waits for its turn."""
+    """Is between two requests. The bytes that have arrived wait for their turn."""
     UPGRADED = auto()
     """Carries another protocol than HTTP."""
     LINGERING = auto()
@@ -97,15 +97,15 @@ class ConnectionEvent(StrEnum):
     """What happens to a connection."""
 
     HEAD_INCOMPLETE = auto()
-    """What has arrived ends within a head."""
+    """The bytes that have arrived end within a head."""
     BODY_BEGUN = auto()
-    """What has arrived ends within a body, and whether it is read is not decided."""
+    """The bytes end within a body, and it is not decided yet whether the body is read."""
     BODY_CHECKED = auto()
     """It is decided whether the body is read."""
     BODY_INCOMPLETE = auto()
-    """What has arrived ends within a body that is read."""
+    """The bytes end within a body that is read."""
     ALL_HANDLED = auto()
-    """What has arrived is handled."""
+    """All bytes that have arrived are handled."""
     ACCEPTED = auto()
     """One ordinary request has arrived whole, and nothing else."""
     DISPATCHED = auto()
@@ -396,13 +396,13 @@ class SendQueueState(StrEnum):
 
     OPEN = auto()
     FINISHED = auto()
-    """It has taken the last message, and sends what it has."""
+    """It has taken the last message, and sends the rest of the queue."""
     DISCONNECTED = auto()
     """It drops all messages."""
 
 
 class ClientState(StrEnum):
-    """What a ClientConnection, which carries one request at a time, is doing."""
+    """The state of a ClientConnection, which carries one request at a time."""
 
     IDLE = auto()
     """Can take a request."""

@@ -207,7 +207,7 @@ class WebSocketTransport:
                     self._finish_message()
 
     def _reserve_message(self) -> None:
-        """Reserve what has arrived of the current message; fail if there is no room for it."""
+        """Reserve the received part of the current message; fail if there is no room for it."""
         size = len(self._partial) + len(self._protocol.reader.buffer)
         if self._reservation is not None and not self._reservation.resize(size):
             self._partial.clear()

@@ -207,7 +207,7 @@ class Dispatcher:
             report_incident(error, notification.method, self._report)
 
     def violated(self, violation: RemoteProtocolError) -> None:
-        """Do nothing: the other side has been told."""
+        """Do nothing: the peer has told the other side, where that is allowed."""
 
     def _encode_failure(self, request: Request, error: BaseException) -> bytes:
         rpc_error = to_rpc_error(error, request.method, self._report)

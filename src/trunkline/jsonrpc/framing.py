@@ -2,7 +2,7 @@ r"""Byte stream to payloads and back: one payload per line.
 
     b'{"a":1}\n{"b"' ──> feed ──> [b'{"a":1}']          b':2}\r\n\n' ──> feed ──> [b'{"b":2}']
 
-It does not parse; the codec reads what is in a line.
+It does not parse; the codec reads the lines.
 
 Invariants upheld here:
 1. The payloads do not depend on how the stream is cut into chunks.

@@ -3,7 +3,7 @@
     a client's params ──> to_session_params, to_stateless_params ──> in the server's revision
     a server's result or error ──> adapt_result, adapt_error ──> in the client's revision
 
-Older revisions get an equivalent for what they lack:
+Older revisions get an equivalent for each part that they lack:
 
     audio, up to 2024-11-05                  ──> a resource with the same bytes
     resource_link, up to 2025-03-26          ──> text: its name and <its URI>

@@ -41,7 +41,7 @@ class RoutingMode(StrEnum):
 
 
 class ResultShape(StrEnum):
-    """What a result consists of, as far as the gateway reads it."""
+    """The content of a result, as far as the gateway reads it."""
 
     OPAQUE = "opaque"
     """Members that the gateway does not read."""

@@ -26,7 +26,7 @@ CAPABILITIES_KEY = META_PREFIX + "clientCapabilities"
 CLIENT_INFO_KEY = META_PREFIX + "clientInfo"
 LOG_LEVEL_KEY = META_PREFIX + "logLevel"
 
-# What a stateless request says about its sender. A session-protocol server must not see it.
+# The sender of a stateless request, from its envelope. A session-protocol server must not see it.
 ENVELOPE_KEYS = frozenset((VERSION_KEY, CAPABILITIES_KEY, CLIENT_INFO_KEY, LOG_LEVEL_KEY))
 
 # The size of the largest `_meta`, in bytes, whose parsed form is cached.

@@ -1,4 +1,4 @@
-"""Results: whether what a server answered is a result of its method.
+"""Results: whether the answer of a server is a result of its method.
 
     tools/call     ──> an object with an array `content`, or with `structuredContent`
     prompts/get    ──> an object with an array `messages`

@@ -1,15 +1,15 @@
-"""Server requests: what a server asks of a client during a call, in the form of either era.
+"""Server requests: requests of a server to a client during a call, in the form of either era.
 
     a server's request ──> to_input_request, to_session_request ──> in the client's revision
     the client's response ──> to_input_response, to_session_response ──> in the server's revision
 
-Nothing is lost silently: what a revision cannot express is an error that says so.
+Nothing is lost silently: a request that a revision cannot express is an error that says so.
 Requests that are the same in all revisions, as those without an entry in `_TRANSLATIONS`, need only
 their row in `mcp/methods.py`.
 
 Rules upheld here:
 1. Only clients that declared a capability get its requests, in a form that their revision has.
-2. What is equal in both eras keeps its bytes.
+2. Members that are equal in both eras keep their bytes.
 3. A server never gets a malformed response.
 """
 

@@ -1,4 +1,4 @@
-"""Kill switches: what is disabled, and for which callers, as an immutable value.
+"""Kill switches: the disabled targets, and for which callers, as an immutable value.
 
     KillSwitch(tool, "fs__delete_*"), KillSwitch(server, "fs"), KillSwitch(subject, "anna"),
     KillSwitch(all) ──> KillSwitchSet ──find(principal, entry)──> KillSwitch, or None
@@ -34,7 +34,7 @@ _PATTERN_CHARACTERS = frozenset(
 
 
 class SwitchKind(StrEnum):
-    """What a kill switch can disable."""
+    """The kinds of targets of a kill switch."""
 
     TOOL = "tool"
     SERVER = "server"

@@ -11,15 +11,15 @@ A limit of N calls per minute is a leaky bucket: a call adds one, N per minute d
 never holds more than N. So N calls may arrive at once, and over T seconds at most N × (1 + T/60).
 Amounts are whole numbers, one call being a minute in nanoseconds, so waits are exact.
 
-Time is an argument: nanoseconds of a monotonic clock. A LimitStore counts; LimitResolver says what
-it counts. A store that several processes share may answer later; the one in memory answers at once,
-since every governed call asks it.
+Time is an argument: nanoseconds of a monotonic clock. A LimitStore counts; LimitResolver says which
+calls it counts. A store that several processes share may answer later; the one in memory answers at
+once, since every governed call asks it.
 
 Rules upheld here:
 1. Keys derive from the catalogue and from principals. Values that clients invent, such as resource
    URIs, get no count of their own.
 2. Resolutions are cached.
-3. A call that one limit rejects uses up nothing of the others.
+3. A call that one limit rejects does not count against the others.
 4. The reported wait suffices if no other call arrives, and no shorter wait does.
 5. Usage survives a change of the limit. The new rate counts from the next call, and a lowered limit
    cuts the bucket to its new size.

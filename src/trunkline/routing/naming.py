@@ -133,7 +133,7 @@ def find_ambiguity(uri: str) -> str | None:
     """
     found = _URI_PARTS.match(uri)
     scheme, host, path = ("", "", uri) if found is None else (found[1], found[2] or "", found[3])
-    # Decoded twice: some servers decode what was decoded before.
+    # Decoded twice, because some servers decode a decoded URI again.
     segments = _SEPARATORS.split(_unescape(_unescape(f"{host}/{path}")))
     is_file = scheme.lower() == "file"
     if "." in segments or ".." in segments:

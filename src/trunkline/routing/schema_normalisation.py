@@ -5,7 +5,8 @@
 
 Some clients and model APIs refuse all tools because of one schema that they cannot read: a `type`
 that is a list, an array without `items`, keywords of an older draft. The result is plain JSON
-Schema 2020-12, without `$schema`. docs/reference/config.md lists what is rewritten, and for whom.
+Schema 2020-12, without `$schema`. docs/reference/config.md lists the rewritten keywords, and the
+clients that need it.
 
 It parses and compares nothing but schemas. Whether a server's schemas are normalised is decided by
 the caller, and arguments are checked against the original schema.
@@ -16,7 +17,7 @@ Rules upheld here:
    `UncheckableSchema`. Only a schema that is invalid in 2020-12 may change its meaning.
 2. Normalising a normalised schema changes nothing.
 3. References lead to the same subschemas as before, wherever these have moved.
-4. The size and depth of what is rewritten are bounded, as for checks of arguments.
+4. The size and depth of a rewritten schema are bounded, as for checks of arguments.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -128,7 +128,7 @@ class _QueryTerm(NamedTuple):
 
 
 class _IndexedDocument(NamedTuple):
-    """What is needed to remove a document from the index."""
+    """The data for removing a document from the index."""
 
     names: tuple[str, ...]
     words: tuple[str, ...]

@@ -8,7 +8,8 @@ search counts once for each tool, however often the tool was then called.
 
 Rules upheld here:
 1. Shares depend only on what the same caller did.
-2. Shares are a function of the records: no clock is read. Time is that of the last record.
+2. Shares are a function of the records: no clock is read. The time of the last record counts as the
+   present.
 3. All tables are bounded, in total and per principal.
 """
 
@@ -47,7 +48,7 @@ class Searcher(NamedTuple):
 
 
 class UsageSnapshot(NamedTuple):
-    """What was used up to a moment; nothing here changes."""
+    """The uses up to a moment; immutable."""
 
     now: float = 0.0
     used: Mapping[Searcher, Mapping[str, float]] = {}
@@ -105,7 +106,7 @@ class UsageHistory:
                 usage.used = _with_use(usage.used, tool, at)
 
     def snapshot(self) -> UsageSnapshot:
-        """Return what was used so far. Searches that no call can follow any more are dropped."""
+        """Return the uses so far. Searches that no call can follow any more are dropped."""
         for surfaces in self._principals.values():
             for usage in surfaces.values():
                 usage.returned = _recent(usage.returned, self._now)

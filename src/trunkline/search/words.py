@@ -47,7 +47,7 @@ _UNSPACED = re.compile(
     "[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+"
 )
 
-# What a query names instead of describing it: quoted text, addresses and paths.
+# The parts of a query that name something instead of describing it: quoted text, addresses, paths.
 _VALUE = re.compile(
     r"""
     "[^"]+" | `[^`]+` | \u201c[^\u201d]+\u201d | (?<!\w)'[^']+'(?!\w)   # quoted

@@ -154,7 +154,7 @@ def apply_line(registered: dict[bytes, int], line: bytes) -> None:
 
 
 def read_registrations(pipe: int) -> dict[bytes, int]:
-    """Read registrations until the gateway is gone; return what was still running."""
+    """Read registrations until the gateway is gone; return the groups that were still running."""
     registered: dict[bytes, int] = {}
     rest = b""
     while chunk := os.read(pipe, 65536):

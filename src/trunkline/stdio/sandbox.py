@@ -1,10 +1,11 @@
-"""Sandboxes: what a child process may use, and how this machine enforces it.
+"""Sandboxes: the restrictions of a child process, and how this machine enforces them.
 
     SandboxSettings ── plan_sandbox ──> SandboxPlan ──> the launcher ──> bwrap ──> the server
                             └── SandboxError: a setting that cannot be enforced here
 
 Files and network are restricted by bubblewrap if it works here, else by Landlock and seccomp. User,
-privileges and limits need no tool. `stdio.sandbox_launcher` sets what is planned here.
+privileges and limits need no tool. `stdio.sandbox_launcher` sets the restrictions that are planned
+here.
 
 Invariants:
 1. Every setting is enforced, or the server does not start.
@@ -55,7 +56,7 @@ _UserName = Annotated[str, Meta(pattern=r"^\S+$", extra={"expected": "a user, by
 
 
 class SandboxSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the command may use; each key restricts it, and what is not set is not restricted."""
+    """The restrictions of a command; a key that is not set restricts nothing."""
 
     # The keys whose values are lists of paths relative to the configuration file
     PATH_KEYS: ClassVar[tuple[str, ...]] = ("read_only", "writable")
@@ -265,7 +266,7 @@ _working: set[tuple[str, int]] = set()
 
 
 class _Mechanism(NamedTuple):
-    """The tools that restrict files and network; None for what is not restricted."""
+    """The tools that restrict files and network; None without such a restriction."""
 
     files: str | None = None
     network: str | None = None

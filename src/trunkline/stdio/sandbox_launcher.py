@@ -4,8 +4,8 @@
             <── the error, as JSON ──┘              (the socket closes: it worked)
 
 The gateway runs this very file (`python -I -S -E`), so it imports only the standard library. The
-kernel enforces everything set here, also for the descendants of the server. `stdio.sandbox`
-decides what is enforced, and uses the two functions that ask the kernel what it can do.
+kernel enforces everything set here, also for the descendants of the server. `stdio.sandbox` decides
+which restrictions are set, and uses the two functions that ask the kernel for its abilities.
 
 Invariants:
 1. The program starts only if every restriction was set. Otherwise the launcher reports the

@@ -3,8 +3,8 @@
     ChildProcess ──add──> StderrLog ──read──> `trunkline logs SERVER`
 
 A ChildProcess keeps the end of its own stderr, and that is gone with the next start. This log keeps
-the lines of all processes of a server, also those of further sessions. Lines are kept as the
-processes wrote them: readers mask secrets and escape control characters.
+the lines of all processes of a server, also of further sessions. Lines are kept as the processes
+wrote them: readers mask secrets and escape control characters.
 
 Invariants:
 1. The number of lines and their size are limited; the oldest lines go first.

@@ -92,7 +92,7 @@ class MetricsExposition:
     def __init__(self, report: IncidentReporter = print_incident) -> None:
         # Called before each scrape, to deliver delayed events
         self.before_read: Callable[[], None] | None = None
-        # Functions that read a metric now, and return how to build it from what was read
+        # Functions that read the values of a metric now, and return a function that builds it later
         self._metrics: dict[str, Callable[[], Callable[[], Metric]]] = {}
         self._report = report
 

@@ -5,7 +5,7 @@
 The fields of a line become fields of the entry, such as TRUNKLINE_SERVER, so that
 `journalctl TRUNKLINE_SERVER=github` finds its lines.
 
-Invariant: whatever the text of a field contains, it cannot add a field or an entry.
+Invariant: the text of a field cannot add a field or an entry.
 """
 
 import os
