@@ -450,6 +450,7 @@ PAGES: dict[str, Sequence[Step]] = {
     "docs/guides/monitor.md": [
         config(FILES_SERVER),
         Write(append=True),
+        NotRun("tests/app/test_metrics.py has this page"),
         NotRun("the configuration of Prometheus"),
         NotRun("expressions for Prometheus"),
         NotRun("tests/app/test_metrics.py has this page"),
@@ -459,6 +460,9 @@ PAGES: dict[str, Sequence[Step]] = {
         config(FILES_SERVER + MAIL_SERVER),
         RESTART,
         Run(),
+        Shows(),
+        Session(),
+        Session(),
         Write(append=True),
     ],
     "docs/guides/proxy.md": [
@@ -481,6 +485,7 @@ PAGES: dict[str, Sequence[Step]] = {
         Session(),
     ],
     "docs/guides/sandbox.md": [
+        Run(),
         Write(),
         NotRun("tests/cli/test_check.py has this line; not every machine has a sandbox"),
         Write(),
@@ -493,6 +498,7 @@ PAGES: dict[str, Sequence[Step]] = {
         Run(),
         Write(),
         Run(),
+        Shows(),
         NotRun("an altered log; tests/cli/test_audit.py has these lines"),
         NotRun("a database"),
     ],
@@ -560,6 +566,8 @@ PAGES: dict[str, Sequence[Step]] = {
         Given(rule_at_line_14),
         Run(),
         Shows(),
+        SERVE,
+        Run(),
         NotRun("tests/cli/test_policy_explain.py has this line"),
     ],
 }
