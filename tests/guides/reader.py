@@ -34,7 +34,7 @@ VARIES = [
     (r"\d{4}-\d\d-\d\d \d\d:\d\d(:\d\d(\.\d+)?)?", "TIME"),
     (r"\b\d+(\.\d+)? m?s\b", "DURATION"),
     (r"^\d\d:\d\d:\d\d \d+(?= )", "CLOCK PID"),
-    (r"^\d+(?=  ?(/|embedded default|tool|server|subject|all))", "PID"),
+    (r"^\d+(?=  ?(/|embedded default|note|tool|server|subject|all))", "PID"),
     (r"tlk_[\w-]+", "tlk_…"),
     (r"\b[0-9a-f]{64}\b", "DIGEST"),
     (r"\b\d+ records\b", "N records"),
