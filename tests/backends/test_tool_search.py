@@ -56,6 +56,16 @@ async def test_a_search_waits_for_starting_servers() -> None:
         await finder.aclose()
 
 
+async def test_a_description_waits_for_starting_servers() -> None:
+    async with serving(s=one_tool("swim")) as made:
+        made.registry.start()
+        finder = ToolFinder(made.registry)
+        entry = await finder.find_by_name(ANNA, "s__swim")
+        assert entry is not None and entry.backend == "s"
+        assert await finder.find_by_name(ANNA, "s__fly") is None
+        await finder.aclose()
+
+
 async def test_indexing_lets_other_tasks_run() -> None:
     turns = 0
 

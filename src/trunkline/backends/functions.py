@@ -117,12 +117,12 @@ class FunctionBackend:
             if first_byte(arguments) != _OBJECT:  # no positional arguments
                 raise RpcError(INVALID_PARAMS, "Invalid params: expected arguments as an object")
             outcome = invoke(arguments)
+            if hasattr(outcome, "__await__"):
+                outcome = await outcome
         except RpcError as error:
             if error.code == INVALID_PARAMS and revision.reports_bad_arguments_as_result:
                 return tool_result(ToolResult(error.message, is_error=True), revision)
             raise
-        if hasattr(outcome, "__await__"):
-            outcome = await outcome
         return tool_result(outcome, revision)
 
     async def wait_ended(self) -> None:

@@ -93,9 +93,13 @@ class ToolFinder:
         visibility = self._registry.visibility
         return self._index.find(name, limit, lambda entry: visibility.is_offered(caller, entry))
 
-    def find_by_name(self, caller: Caller, name: str) -> CatalogEntry | None:
+    async def find_by_name(self, caller: Caller, name: str) -> CatalogEntry | None:
         """Return the tool of this name, if the caller may see it."""
         entry = self._registry.catalog.find(FeatureKind.TOOL, name)
+        if entry is None:
+            # A server that is starting may offer it.
+            await self._registry.wait_listed(caller.client_features)
+            entry = self._registry.catalog.find(FeatureKind.TOOL, name)
         return entry if entry and self._registry.visibility.is_offered(caller, entry) else None
 
     def visible_backends(self, caller: Caller) -> list[str]:
@@ -231,10 +235,10 @@ class SearchTools(FunctionBackend):
             there = ", ".join(known) or "none"
             raise RpcError.invalid_params(f"unknown backend {backend!r}; known backends: {there}")
 
-    def describe_tool(self, name: NameArgument) -> Raw:
+    async def describe_tool(self, name: NameArgument) -> Raw:
         """Return the whole definition of one tool: its description and its inputSchema."""
         caller = current_caller()
-        entry = self._finder.find_by_name(caller, name)
+        entry = await self._finder.find_by_name(caller, name)
         if entry is None:
             close = self._finder.suggest(caller, name, _MAX_SUGGESTIONS)
             names = ", ".join(found.entry.public_name for found in close)
