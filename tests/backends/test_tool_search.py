@@ -61,7 +61,8 @@ async def test_a_description_waits_for_starting_servers() -> None:
         made.registry.start()
         finder = ToolFinder(made.registry)
         entry = await finder.find_by_name(ANNA, "s__swim")
-        assert entry is not None and entry.backend == "s"
+        assert entry is not None
+        assert entry.backend == "s"
         assert await finder.find_by_name(ANNA, "s__fly") is None
         await finder.aclose()
 

@@ -38,6 +38,18 @@ def test_a_server_that_does_not_start_is_shown_with_the_reason_and_exits_with_on
     assert "cannot start '/nonexistent/program': there is no such file" in result.stdout
 
 
+def test_a_server_that_a_kill_switch_disables_is_shown_with_that_reason(tmp_path: Path) -> None:
+    switch = '[kill_switch]\nservers = ["small"]'
+    file = config(tmp_path, switch, child("small"), OPERATOR)
+    result = run("check", "--config", file)
+    assert result.exit_code == 0, result.output
+    (line,) = (each for each in result.stdout.splitlines() if each.startswith("small "))
+    assert line.split()[1] == "disabled"
+    assert line.endswith("a kill switch disables it")
+    listed = run("tools", "--config", file)
+    assert "trunkline: small is disabled: a kill switch disables it" in listed.stderr
+
+
 def test_name_collisions_are_reported(tmp_path: Path) -> None:
     same = 'prefix = ""'
     file = config(tmp_path, child("a", "echo", more=same), child("b", "echo", more=same))

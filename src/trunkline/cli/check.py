@@ -22,7 +22,7 @@ from trunkline.cli.output import (
     print_table,
     progress,
 )
-from trunkline.cli.startup import StartupWatcher, build_app
+from trunkline.cli.startup import StartupWatcher, build_app, unready_reason
 from trunkline.config import Config
 from trunkline.gateway.enforcement import find_unchecked_tools
 from trunkline.gateway.events import describe_state
@@ -147,7 +147,8 @@ def _server_report(
     }
     error = status.error
     if error is None and status.state not in HEALTHY_STATES:
-        error = "it has exited" if timeout is None else f"it was not ready within {timeout:g} s"
+        late = "it has exited" if timeout is None else f"it was not ready within {timeout:g} s"
+        error = unready_reason(status, late)
     revision = None if status.revision is None else find_revision(status.revision)
     return ServerReport(
         name=status.name,

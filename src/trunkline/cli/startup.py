@@ -22,7 +22,7 @@ from trunkline.config import Config
 from trunkline.gateway.events import state_clause
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.registry import Registry
-from trunkline.gateway.settings import HEALTHY_STATES
+from trunkline.gateway.settings import HEALTHY_STATES, UpstreamState
 from trunkline.mcp.features import FeatureKind
 from trunkline.routing.naming import NAME_SEPARATOR
 
@@ -181,11 +181,18 @@ def is_tool_available(registry: Registry, name: str) -> bool:
     return True
 
 
+def unready_reason(status: ServerStatus, default: str = "not ready") -> str:
+    """Return why a server is not ready, or `default`, on one line."""
+    if status.error is not None:
+        return first_line(status.error)
+    return "a kill switch disables it" if status.state == UpstreamState.DISABLED else default
+
+
 def unready_lines(statuses: Iterable[ServerStatus], note: str = "") -> list[str]:
     """Return a line for each server that is not ready: state, a note, and reason."""
     return [
         f"{status.name} {state_clause(status.state).partition(',')[0]}{note}: "
-        f"{first_line(status.error or 'not ready')}"
+        f"{unready_reason(status)}"
         for status in statuses
         if status.state not in HEALTHY_STATES
     ]
