@@ -373,6 +373,7 @@ PAGES: dict[str, Sequence[Step]] = {
         *[ENGINE] * 4,
     ],
     "docs/guides/engine.md": [Run(), *[PYTHON] * 14],
+    "docs/guides/faq.md": [],
     "docs/guides/finding.md": [
         Write(),
         Run(),
