@@ -55,6 +55,21 @@ def test_query_prints_a_table_of_records(file: str) -> None:
     assert line.split()[2:] == ["(auth_rejected)", "10.0.0.1", "no", "token,", "3", "times"]
 
 
+def test_query_shows_addresses_if_a_call_came_from_another_machine(
+    tmp_path: Path, file: str
+) -> None:
+    chain = make_chain(tmp_path)
+    chain.store.open()
+    for address in ("127.0.0.1", "192.0.2.7", ""):
+        chain.append([chain.encoder.encode_call(make_call(name="far__x", address=address))])
+    chain.store.close()
+    lines = [line.split() for line in audit(file, "query", "--tool", "far*").stdout.splitlines()]
+    assert lines[0] == "time status took subject address server what why".split()
+    assert [line[6] for line in lines[1:]] == ["127.0.0.1", "192.0.2.7", "fs"]
+    (header, _) = audit(file, "query", "--limit", "1").stdout.splitlines()
+    assert "address" not in header
+
+
 def test_query_shows_calls_unless_everything_is_asked_for(tmp_path: Path, file: str) -> None:
     refused = RefusalCount("ann", "denied", "tools/call", 2500.0, 2505.0, "fs__x", 4)
     chain = make_chain(tmp_path)

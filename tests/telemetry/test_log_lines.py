@@ -62,6 +62,8 @@ def test_call_line_has_no_arguments() -> None:
         "policy[2]",
     )
     assert (found["ms"], found["upstream_ms"]) == (12.0, 10.0)
+    assert "address" not in found
+    assert fields(ended_call(address="192.0.2.7"))["address"] == "192.0.2.7"
     assert "secret" not in json.dumps(found)
 
 

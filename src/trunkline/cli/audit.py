@@ -6,7 +6,7 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -40,6 +40,7 @@ from trunkline.cli.output import (
 )
 from trunkline.cli.times import format_short_time, format_time, parse_past_time
 from trunkline.gateway.events import PAUSE, STATUSES, describe_state
+from trunkline.http.address import is_loopback_address
 from trunkline.jsonrpc import Raw, from_raw
 from trunkline.printable import printable
 
@@ -96,7 +97,8 @@ def run_query(option: Path | None, selection: RecordSelection, limit: int, as_js
     if as_json:
         print_json([to_exported(row) for row in rows])
     else:
-        print_table(_QUERY_COLUMNS, map(table_row, rows), ("took",), one_line=True)
+        columns, cells = query_table(rows)
+        print_table(columns, cells, ("took",), one_line=True)
     if len(rows) == limit:
         print_message(f"showing the newest {limit}; --limit N shows more")
 
@@ -191,6 +193,7 @@ class _RecordDetails(msgspec.Struct, frozen=True):
 
     # All are optional: each kind of record has other members.
     gateway: str = ""
+    address: str = ""
     gateway_ms: float | None = None
     upstream_ms: float | None = None
     method: str = ""
@@ -213,9 +216,23 @@ def read_details(row: AuditRow) -> _RecordDetails:
         return _RecordDetails()
 
 
-def table_row(row: AuditRow) -> tuple[str, ...]:
+def query_table(rows: Sequence[AuditRow]) -> tuple[Sequence[str], list[tuple[str, ...]]]:
+    """Return the columns and the rows of a table of records.
+
+    It has the addresses of the clients if a call came from another machine.
+    """
+    details = [*map(read_details, rows)]
+    cells = [*map(table_row, rows, details)]
+    if not any(found.address and not is_loopback_address(found.address) for found in details):
+        return _QUERY_COLUMNS, cells
+    at = _QUERY_COLUMNS.index("subject") + 1
+    columns = (*_QUERY_COLUMNS[:at], "address", *_QUERY_COLUMNS[at:])
+    pairs = zip(cells, details, strict=True)
+    return columns, [(*row[:at], found.address, *row[at:]) for row, found in pairs]
+
+
+def table_row(row: AuditRow, found: _RecordDetails) -> tuple[str, ...]:
     """Return a record as the cells of a table row."""
-    found = read_details(row)
     tip = (row.subject, row.backend, target_text(row, found), reason_text(row, found))
     return (shown_time(row), status_text(row), duration_text(found), *tip)
 

@@ -163,6 +163,7 @@ def _call_line(event: CallSummary) -> LogLine:
         "rule": event.rule,
         "subject": clean_text(summary.subject),
         "client": _client_name(event),
+        "address": clean_text(event.address) or None,
         "revision": event.revision.date,
         "ms": round(event.duration * 1000, 2),
         "upstream_ms": round(event.upstream_duration * 1000, 2),
