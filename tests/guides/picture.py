@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from html import escape, unescape
 from typing import NamedTuple
 
-from tests.guides.reader import Reader
+from tests.guides.reader import Reader, matches
 
 ADD = "trunkline add time -- uvx mcp-server-time"
+CALL = "trunkline call time__get_current_time --arg timezone=UTC"
 QUERY = "trunkline audit query"
 COMMANDS = {
     ADD: 0,
-    "trunkline call time__get_current_time --arg timezone=UTC": 0,
+    CALL: 0,
     "trunkline kill tool time__convert_time": 0,
     "trunkline call time__convert_time": 1,
     QUERY: 0,
@@ -60,6 +61,18 @@ class Recorded(NamedTuple):
 
     command: str
     lines: tuple[str, ...]
+
+
+def shows(shown: Recorded, printed: Recorded) -> bool:
+    """Return whether a picture shows what a command printed, at another time."""
+    return shown.command == printed.command and matches(_text(shown), _text(printed))
+
+
+def _text(recorded: Recorded) -> str:
+    text = "".join(f"{line}\n" for line in recorded.lines)
+    # The times of the server and of the records differ, and with them the widths of columns.
+    text = re.sub("─+", "─", text)
+    return re.sub(r"T?\d\d:\d\d:\d\d(\+00:00)?|\b[A-Z][a-z]+day\b", "…", text)
 
 
 def record(reader: Reader) -> list[Recorded]:
