@@ -5,6 +5,7 @@ written by hand. `make update` writes the generated parts anew.
 """
 
 import inspect
+import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import typer.main
 
 from trunkline.cli.program import program
+from trunkline.config.model import config_schema
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 
@@ -116,3 +118,92 @@ def _row(parameter: Any) -> str:
     if parameter.default not in (None, False, "", ()) and "Default" not in notes:
         notes += f" Default: `{parameter.default}`."
     return f"| {names} | {notes} |\n"
+
+
+# Configuration
+
+# The definitions of the JSON Schema that a table of the file has, by the beginning of its keys.
+TABLES = {
+    "gateway": "gateway",
+    "http": "http",
+    "kill_switch": "kill_switch",
+    "auth": "auth",
+    "auth.jwt": "auth.jwt",
+    "auth.api_keys": "auth.api_keys",
+    "audit": "audit",
+    "limits": "limits",
+    "roles.NAME": "role",
+    "policy": "rule",
+    "servers.NAME": "server",
+    "servers.NAME.sandbox": "sandbox",
+    "servers.NAME.oauth": "oauth",
+    "metrics": "metrics",
+    "traces": "traces",
+    "log": "log",
+}
+
+
+def config_keys() -> dict[str, dict[str, Any]]:
+    """Return the schema of each key that needs an entry; tables within tables have headings."""
+    definitions = config_schema()["$defs"]
+    return {
+        f"{table}.{key}": entry | {"required": key in definitions[name].get("required", ())}
+        for table, name in TABLES.items()
+        for key, entry in definitions[name]["properties"].items()
+        if f"{table}.{key}" not in ("auth.jwt", "auth.api_keys")
+    }
+
+
+def config_parts() -> dict[str, str]:
+    """Return what the JSON Schema says of each key, by heading."""
+    parts: dict[str, str] = {}
+    for key, entry in config_keys().items():
+        description, _, note = entry["description"].partition(" Default: ")
+        default = note.removesuffix(".") or _default(entry)
+        facts = f"{_type(entry)}. {default}." if default in _NO_DEFAULT else ""
+        facts = facts or f"{_type(entry)}. Default: {default}."
+        parts[f"### `{key}`"] = f"\n{description}\n\n*{facts}*\n\n"
+    return parts
+
+
+_NO_DEFAULT = ("Required", "Optional")
+
+
+def _default(entry: Mapping[str, Any]) -> str:
+    if entry["required"]:
+        return "Required"
+    default = entry.get("default")
+    if isinstance(default, float) and default.is_integer():
+        default = int(default)
+    return "Optional" if default is None else f"`{json.dumps(default)}`"
+
+
+def _type(entry: Mapping[str, Any]) -> str:
+    """Return the type of a value in words, such as `integer, 1 to 100`."""
+    text = _type_name(entry)
+    return f"{text[0].upper()}{text[1:]}"
+
+
+def _type_name(entry: Mapping[str, Any]) -> str:
+    for choice in ("anyOf", "oneOf"):
+        if choice in entry:
+            return ", or ".join(dict.fromkeys(map(_type_name, entry[choice])))
+    if "enum" in entry:
+        *others, last = (f"`{json.dumps(value)}`" for value in entry["enum"])
+        return f"{', '.join(others)} or {last}" if others else last
+    if "$ref" in entry:
+        return "table"
+    kind = entry["type"]
+    if kind == "array":
+        inner = _type_name(entry["items"])
+        return "list of texts" if inner == "text" else f"list of {inner}"
+    if kind in ("integer", "number"):
+        return _number(entry, kind)
+    return {"string": "text", "boolean": "`true` or `false`", "object": "table"}[kind]
+
+
+def _number(entry: Mapping[str, Any], kind: str) -> str:
+    least, most = entry.get("minimum"), entry["maximum"]
+    if least is None:
+        return f"{kind}, more than {entry['exclusiveMinimum']:g}, at most {most:,.0f}"
+    return f"{kind}, {least:,.0f} to {most:,.0f}"

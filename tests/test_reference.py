@@ -5,14 +5,29 @@ Each comparison goes both ways: an entry for something that does not exist fails
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
+import pytest
+
 import trunkline
 from tests.calls import ended_call
-from tests.reference import REFERENCE, command_parts, commands, with_generated_parts
+from tests.reference import (
+    REFERENCE,
+    TABLES,
+    command_parts,
+    commands,
+    config_keys,
+    config_parts,
+    with_generated_parts,
+)
 from trunkline.audit.records import CallRecord
+from trunkline.backends.builtin import BUILTIN_KEY_OWNERS
+from trunkline.config.load import load_config
+from trunkline.config.model import config_schema
+from trunkline.config.server_table import key_owners
 from trunkline.gateway import events
 from trunkline.gateway.backend import NESTED_GATEWAY_ERROR
 from trunkline.gateway.settings import UpstreamState
@@ -86,6 +101,95 @@ def names(cell: str) -> list[str]:
 def first_names(text: str) -> list[str]:
     """Return the names in the first column of the tables in a text."""
     return [name for cells in rows(text) for name in names(cells[0])]
+
+
+# The configuration
+
+
+def test_the_page_of_the_configuration_is_what_the_schema_says(update: bool) -> None:
+    path = REFERENCE / "config.md"
+    page = path.read_text(encoding="utf-8")
+    current = with_generated_parts(page, config_parts())
+    if update:
+        path.write_text(current, encoding="utf-8")
+    assert page == current or update, "run `make update`"
+
+
+def test_every_key_has_one_entry_and_no_other_has_one() -> None:
+    assert sorted(entries("config.md")) == sorted(config_keys())
+    # The values of [limits.tools] and the like; a table on the page has their keys.
+    limits = {"limit", "own limit"}
+    definitions = config_schema()["$defs"]
+    assert {*TABLES.values(), *limits} == {*definitions}
+    shown = first_names(section("config.md", "## Limits").partition("\n### ")[0])
+    assert sorted(shown) == sorted(definitions["limit"]["properties"])
+    assert {*definitions["own limit"]["properties"]} < {*shown}
+
+
+@pytest.mark.parametrize("key", config_keys())
+def test_the_entry_of_a_key_has_a_description_and_an_example_that_loads(
+    key: str, tmp_path: Path
+) -> None:
+    description = config_keys()[key]["description"]
+    assert description.endswith(".")
+    assert "unless set" not in description  # write `Default: …` at the end
+    blocks = re.findall(
+        "^```toml\n(.*?)^```$", section("config.md", f"### `{key}`"), re.MULTILINE | re.DOTALL
+    )
+    assert len(blocks) == 1
+    table, _, name = key.rpartition(".")
+    found: Any = tomllib.loads(blocks[0])
+    for part in table.split("."):
+        found = next(iter(found.values())) if part == "NAME" else found[part]
+    assert name in (found[0] if table == "policy" else found)
+    for file in ("tls/chain.pem", "tls/key.pem", "jwks.json", ".env"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text("")
+    file = tmp_path / "trunkline.toml"
+    file.write_text(completed(table, blocks[0]))
+    variables = re.findall(r'\$\{(\w+)\}|_env = "(\w+)"', file.read_text())
+    config = load_config(file, dict.fromkeys(map("".join, variables), "x" * 40))
+    assert config.notes == ()
+    assert [server.unresolved for server in config.servers if server.unresolved] == []
+
+
+def completed(table: str, text: str) -> str:
+    """Return the text of an example with the keys that it needs besides its own."""
+    server = '[servers.fs]\ncommand = "server"\n'
+    jwt = 'issuer = "https://id.example"\naudience = "mcp"\n'
+    jwt += (
+        ""
+        if re.search("secret_env|jwks_url|jwks_file", text)
+        else 'jwks_url = "https://id.example"\n'
+    )
+    match table:
+        case "servers.NAME":
+            given = tomllib.loads(text)["servers"]["fs"]
+            builtin = next((BUILTIN_KEY_OWNERS[k] for k in given if k in BUILTIN_KEY_OWNERS), None)
+            kind = next((key_owners()[k][0] for k in given if k in key_owners()), "command")
+            values = {"command": "server", "url": "https://a.example", "builtin": builtin}
+            return text if kind in given else f'{text}{kind} = "{values[kind]}"\n'
+        case "servers.NAME.sandbox":
+            return f"{text}{server}"
+        case "servers.NAME.oauth":
+            oauth = 'token_url = "https://a.example"\nclient_id = "x"\nclient_secret_env = "X"\n'
+            others = "client_secret_env" if "client_secret" in text else ""
+            kept = [line for line in oauth.splitlines() if line.split()[0] not in (text + others)]
+            return "\n".join(
+                (text + "\n".join(kept), '[servers.tracker]\nurl = "https://a.example"')
+            )
+        case "auth.jwt":
+            kept = [line for line in jwt.splitlines() if f"{line.split()[0]} = " not in text]
+            return text + "\n".join(kept)
+        case "auth":
+            return f"{text}[auth.jwt]\n{jwt}"
+        case "policy" | "kill_switch" | "limits":
+            others = [
+                f'[servers.{name}]\nurl = "https://a.example"\n' for name in ("mail", "tracker")
+            ]
+            return "".join((text, server, *others))
+        case _:
+            return text
 
 
 # Errors

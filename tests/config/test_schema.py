@@ -5,13 +5,12 @@ from typing import Any
 
 import jsonschema
 import msgspec.inspect
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import trunkline.config
 from tests.json_values import JSON
-from tests.test_docs import headings
+from tests.reference import config_keys
 from trunkline.config.model import (
     SCHEMA_FILE,
     ConfigTable,
@@ -27,30 +26,6 @@ VALIDATOR: Any = jsonschema.Draft202012Validator(config_schema())
 ROOT_TYPE = msgspec.inspect.type_info(ConfigTable)
 
 
-def keys() -> list[str]:
-    definitions = config_schema()["$defs"]
-    names = (
-        "gateway",
-        "http",
-        "kill_switch",
-        "auth",
-        "auth.jwt",
-        "auth.api_keys",
-        "audit",
-        "limits",
-    )
-    tables = {name: name for name in names}
-    tables |= {"servers.NAME": "server", "servers.NAME.oauth": "oauth"}
-    tables |= {"servers.NAME.sandbox": "sandbox"}
-    tables |= {"roles.NAME": "role", "policy": "rule"}
-    return [
-        f"{table}.{key}"
-        for table, definition in tables.items()
-        for key in definitions[definition]["properties"]
-        if f"{table}.{key}" not in tables
-    ]
-
-
 def test_the_shipped_schema_matches_the_types(update: bool) -> None:
     shipped = Path(trunkline.config.__file__).with_name(SCHEMA_FILE)
     if update:
@@ -63,25 +38,6 @@ def test_the_schema_is_valid_and_without_null() -> None:
     jsonschema.Draft202012Validator.check_schema(config_schema())
     assert "null" not in schema_text()
     assert "ConfigTable" not in schema_text()
-
-
-@pytest.mark.parametrize("key", keys())
-def test_every_key_has_a_description(key: str) -> None:
-    definition_names = {
-        "servers.NAME": "server",
-        "servers.NAME.oauth": "oauth",
-        "servers.NAME.sandbox": "sandbox",
-        "roles.NAME": "role",
-    }
-    table = key.rpartition(".")[0]
-    table = "rule" if table == "policy" else definition_names.get(table, table)
-    entry = config_schema()["$defs"][table]["properties"][key.rpartition(".")[2]]
-    assert entry["description"].endswith(".")
-
-
-@pytest.mark.parametrize("key", keys())
-def test_every_key_has_a_heading_in_the_manual(key: str) -> None:
-    assert f"### `{key}`" in headings("reference/config.md").splitlines()
 
 
 def is_valid(tree: dict[str, Any]) -> bool:
@@ -113,7 +69,9 @@ VALUES: st.SearchStrategy[Any] = JSON.filter(
     ]
 )
 TABLES = st.dictionaries(
-    st.sampled_from([key.rpartition(".")[2] for key in keys()] + ["comand"]), VALUES, max_size=3
+    st.sampled_from([key.rpartition(".")[2] for key in config_keys()] + ["comand"]),
+    VALUES,
+    max_size=3,
 )
 KINDS = st.sampled_from(
     [{"command": "npx"}, {"url": "https://a.example"}, {"builtin": "sources"}, {}]

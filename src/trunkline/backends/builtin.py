@@ -31,10 +31,16 @@ class BuiltinSettings(BackendSettings, frozen=True, kw_only=True):
     builtin: Annotated[BuiltinName, Meta(description="A server that is part of Trunkline.")]
     registry: Annotated[
         NonBlankText | None,
-        Meta(description="The registry file of a sources server; the embedded one unless set."),
+        Meta(description="The registry file of a sources server. Default: the embedded one."),
     ] = None
     curator_key: Annotated[
-        CuratorKey | None, Meta(description="The public key that must have signed the registry.")
+        CuratorKey | None,
+        Meta(
+            description=(
+                "The public key that must have signed the registry. "
+                "Default: any registry is served."
+            )
+        ),
     ] = None
     scoring: Annotated[
         Literal["classic", "best"],
@@ -42,7 +48,7 @@ class BuiltinSettings(BackendSettings, frozen=True, kw_only=True):
     ] = "classic"
     threshold: Annotated[
         Fraction | None,
-        Meta(description="The minimum score of a match; depends on the scoring unless set."),
+        Meta(description="The minimum score of a match. Default: 0.4 for classic, 0.25 for best."),
     ] = None
     fuzzy_weight: Annotated[
         Fraction, Meta(description="The weight of edit distance in classic scores.")

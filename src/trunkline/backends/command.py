@@ -29,16 +29,26 @@ class CommandSettings(BackendSettings, frozen=True, kw_only=True):
     ] = field(default_factory=dict[str, str])
     env_file: Annotated[
         NonBlankText | None,
-        Meta(description="A file of KEY=VALUE lines; `env` overrides it."),
+        Meta(description="A file of KEY=VALUE lines; `env` overrides it. Default: none."),
     ] = None
     cwd: Annotated[
-        NonBlankText | None, Meta(description="The working directory of the command.")
+        NonBlankText | None,
+        Meta(
+            description=(
+                "The working directory of the command. Default: that of the configuration file."
+            )
+        ),
     ] = None
     sandbox: Annotated[SandboxSettings | None, Meta(description="What the command may use.")] = None
     protocol: ProtocolKey = "auto"
     idle_stop: Annotated[
         IdleDuration | None,
-        Meta(description="When its processes end without calls; as the gateway says unless set."),
+        Meta(
+            description=(
+                "After how long without calls its processes end, or off. "
+                "Default: gateway.idle_stop."
+            )
+        ),
     ] = None
 
     def connector(self, context: ConnectContext) -> ConnectBackend:

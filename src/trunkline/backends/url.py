@@ -32,13 +32,16 @@ class OAuthSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Literal["basic", "post"],
         Meta(description="How the secret is sent: in a header, or in the form."),
     ] = "basic"
-    scope: Annotated[NonBlankText | None, Meta(description="The requested scope.")] = None
+    scope: Annotated[
+        NonBlankText | None, Meta(description="The requested scope. Default: none.")
+    ] = None
     audience: Annotated[
         NonBlankText | None,
-        Meta(description="The requested audience."),
+        Meta(description="The requested audience. Default: none."),
     ] = None
     resource: Annotated[
-        NonBlankText | None, Meta(description="The requested resource (RFC 8707): a URL.")
+        NonBlankText | None,
+        Meta(description="The requested resource (RFC 8707): a URL. Default: none."),
     ] = None
 
     def __repr__(self) -> str:

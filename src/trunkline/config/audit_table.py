@@ -46,8 +46,8 @@ class AuditSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         str | None,
         Meta(
             description=(
-                'The store: sqlite:///FILE, postgresql://… or "" for none; a file in '
-                "the state directory unless set."
+                'The store: sqlite:///FILE, postgresql://… or "" for none. '
+                "Default: audit.db in the state directory."
             )
         ),
     ] = None

@@ -72,22 +72,35 @@ class JwtTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     issuer: Annotated[
         NonBlankText | None,
-        Meta(description='The issuer (`iss`) of tokens; "trunkline" with secret_env unless set.'),
+        Meta(
+            description=(
+                "The exact issuer (`iss`) of tokens. "
+                'Default: "trunkline" with secret_env, else required.'
+            )
+        ),
     ] = None
     audience: Annotated[
         SingleText | tuple[NonBlankText, ...] | None,
         Meta(
-            description="The accepted audiences (`aud`); unless set, `resource` or the public URL."
+            description=(
+                "The accepted audiences (`aud`). "
+                'Default: the URL of MCP, or "trunkline" with secret_env.'
+            )
         ),
     ] = None
     secret_env: Annotated[
-        EnvName | None, Meta(description="The environment variable with the HS256 secret.")
+        EnvName | None,
+        Meta(
+            description=("The environment variable with the secret of HS256 tokens. Default: none.")
+        ),
     ] = None
     jwks_url: Annotated[
-        HttpUrl | None, Meta(description="The URL of the issuer's public keys (JWKS).")
+        HttpUrl | None,
+        Meta(description=("The URL of the issuer's public keys (JWKS). Default: none.")),
     ] = None
     jwks_file: Annotated[
-        NonBlankText | None, Meta(description="A file with the issuer's public keys (JWKS).")
+        NonBlankText | None,
+        Meta(description=("A file with the issuer's public keys (JWKS). Default: none.")),
     ] = None
     jwks_refresh: Annotated[
         float,
@@ -102,7 +115,11 @@ class JwtTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 30.0
     authorization_servers: Annotated[
         tuple[HttpUrl, ...],
-        Meta(description="Authorization servers in the metadata; the issuer unless set."),
+        Meta(
+            description=(
+                "The authorization servers in the metadata. Default: the issuer, if it is a URL."
+            )
+        ),
     ] = ()
 
 
@@ -123,15 +140,16 @@ class AuthTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Literal["jwt", "api_key", "none"] | tuple[Literal["jwt", "api_key"], ...] | None,
         Meta(
             description=(
-                'The accepted credentials; those with a table unless set. "none": no '
-                "authentication."
+                'The accepted credentials, or "none". Default: the modes that have a table.'
             )
         ),
     ] = None
     resource: Annotated[
         HttpUrl | None,
         Meta(
-            description="The URL of MCP for clients and issuers; default: http.public_url and path."
+            description=(
+                "The URL of MCP, as issuers name it. Default: http.public_url and http.path."
+            )
         ),
     ] = None
     required_scopes: Annotated[

@@ -66,7 +66,12 @@ class GatewaySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     name: Annotated[
         NonBlankText, Meta(description="The name of the gateway (`serverInfo.name`).")
     ] = "trunkline"
-    instructions: Annotated[str | None, Meta(description="Instructions for clients.")] = None
+    instructions: Annotated[
+        str | None,
+        Meta(
+            description="Instructions that clients get before those of the servers. Default: none."
+        ),
+    ] = None
     surface: Annotated[
         Literal["all", "search"] | tuple[ToolPattern, ...],
         Meta(description="Tools to list: all, those of search servers, or patterns."),
@@ -85,7 +90,7 @@ class GatewaySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = False
     idle_stop: Annotated[
         IdleDuration,
-        Meta(description="When the processes of servers end without calls, or off."),
+        Meta(description="After how long without calls the processes of servers end, or off."),
     ] = "off"
     input_timeout: Annotated[
         Seconds,
@@ -109,7 +114,12 @@ class GatewaySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = 100_000
     max_subscriptions_per_principal: Annotated[
         Annotated[int, Meta(ge=1, le=10_000_000)] | None,
-        Meta(description="Subscriptions of one principal; with [auth], 1/4 of all unless set."),
+        Meta(
+            description=(
+                "Subscriptions of one principal. "
+                "Default: a quarter of max_subscriptions with [auth], otherwise all of it."
+            )
+        ),
     ] = None
     reload_on_change: Annotated[
         bool,
@@ -117,7 +127,12 @@ class GatewaySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = True
     state_dir: Annotated[
         str | None,
-        Meta(description='The state directory, relative to this file; "" keeps no state.'),
+        Meta(
+            description=(
+                'The directory of persistent state; "" keeps none. '
+                "Default: the state directory of the user."
+            )
+        ),
     ] = None
 
 
@@ -184,11 +199,21 @@ class HttpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     listen: Annotated[
         ListenAddress | None,
-        Meta(description="The address to listen on; without [auth], a loopback address."),
+        Meta(
+            description=(
+                "The address to listen on; without [auth], a loopback address. "
+                "Default: none, stdio only."
+            )
+        ),
     ] = None
     public_url: Annotated[
         PublicUrlText | None,
-        Meta(description="The URL at which clients reach the gateway; its paths follow it."),
+        Meta(
+            description=(
+                "The URL at which clients reach the gateway, without a path of MCP. "
+                "Default: from listen."
+            )
+        ),
     ] = None
     path: Annotated[UrlPath, Meta(description="The MCP path, for clients of all revisions.")] = (
         DEFAULT_MCP_PATH
@@ -218,10 +243,19 @@ class HttpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     ] = False
     tls_cert: Annotated[
         NonBlankText | None,
-        Meta(description=("A PEM file with the TLS certificate and its chain.")),
+        Meta(
+            description=(
+                "A PEM file with the TLS certificate and its chain. Default: none, plain HTTP."
+            )
+        ),
     ] = None
     tls_key: Annotated[
-        NonBlankText | None, Meta(description="A PEM file with the certificate's private key.")
+        NonBlankText | None,
+        Meta(
+            description=(
+                "A PEM file with the private key of tls_cert, without a password. Default: none."
+            )
+        ),
     ] = None
     head_timeout: Annotated[
         Seconds, Meta(description="Seconds until the head of a request is complete.")
@@ -260,14 +294,24 @@ class HttpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     ] = 10_000
     max_sessions_per_principal: Annotated[
         Annotated[int, Meta(ge=1, le=1_000_000)] | None,
-        Meta(description="Such sessions of one principal; with [auth], 1/4 of all unless set."),
+        Meta(
+            description=(
+                "Sessions of one principal. "
+                "Default: a quarter of max_sessions with [auth], otherwise all of it."
+            )
+        ),
     ] = None
     max_streams: Annotated[
         int, Meta(ge=1, le=1_000_000, description="HTTP+SSE streams and WebSockets, in total.")
     ] = 10_000
     max_streams_per_principal: Annotated[
         Annotated[int, Meta(ge=1, le=1_000_000)] | None,
-        Meta(description="Such streams of one principal; with [auth], 1/4 of all unless set."),
+        Meta(
+            description=(
+                "Streams of one principal. "
+                "Default: a quarter of max_streams with [auth], otherwise all of it."
+            )
+        ),
     ] = None
     max_buffered_bytes: Annotated[
         int,
@@ -279,7 +323,12 @@ class HttpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     ] = 512 * MIB
     max_buffered_bytes_per_principal: Annotated[
         Annotated[int, Meta(ge=1024, le=1024 * 1024 * MIB)] | None,
-        Meta(description="Such bytes of one principal; with [auth], 1/4 of all unless set."),
+        Meta(
+            description=(
+                "Bytes of events of one principal. "
+                "Default: a quarter of max_buffered_bytes with [auth], otherwise all of it."
+            )
+        ),
     ] = None
     session_idle: Annotated[
         Seconds, Meta(description="Seconds after which an idle session ends.")

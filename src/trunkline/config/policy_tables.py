@@ -177,7 +177,11 @@ class LimitsSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = 1000
     max_concurrent: Annotated[
         LimitCount | None,
-        Meta(description="Calls in flight of each subject, unless subjects sets it."),
+        Meta(
+            description=(
+                "Calls in flight of each subject without an entry in subjects. Default: no limit."
+            )
+        ),
     ] = None
     tools: Annotated[
         dict[LimitPattern, LimitCount | LimitTable],
@@ -264,11 +268,11 @@ class RoleTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     permissions: Annotated[
         tuple[Permission, ...],
-        Meta(description="What the role permits; nothing unless set."),
+        Meta(description="What the role permits."),
     ] = ()
     allowed_tools: Annotated[
         tuple[FeaturePattern, ...] | None,
-        Meta(description="The only tools that the role may call; by permissions unless set."),
+        Meta(description="The only tools that the role may call. Default: permissions decide."),
     ] = None
     denied_tools: Annotated[
         tuple[FeaturePattern, ...],
@@ -302,7 +306,7 @@ class RuleTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     )
     kinds: Annotated[
         Annotated[tuple[FeatureKindName, ...], Meta(min_length=1)] | None,
-        Meta(description="Match features of these kinds; all unless set."),
+        Meta(description="Match features of these kinds. Default: all."),
     ] = None
     annotations: Annotated[
         Annotated[dict[AnnotationName, bool], Meta(min_length=1)] | None,

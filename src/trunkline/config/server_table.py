@@ -191,22 +191,39 @@ class ServerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         "alwaysAllow": "remove it: clients approve calls",
     }
 
-    title: Annotated[str | None, Meta(description="A display name.")] = None
+    title: Annotated[
+        str | None,
+        Meta(description="A display name, which also heads the instructions. Default: none."),
+    ] = None
     prefix: Annotated[
         PrefixText | None,
-        Meta(description='The prefix of the server\'s tools; its name unless set, "" for none.'),
+        Meta(
+            description=(
+                'The prefix of the names of its tools; "" for none. '
+                "Default: the name of the server."
+            )
+        ),
     ] = None
     instructions: Annotated[
         str | None,
-        Meta(description='Instructions for clients instead of the server\'s own; "" for none.'),
+        Meta(
+            description=(
+                'Instructions for clients; "" for none. Default: those that the server sends.'
+            )
+        ),
     ] = None
     check_arguments: Annotated[
         ArgumentMode | None,
-        Meta(description="How strictly arguments are checked; as the gateway says unless set."),
+        Meta(description="How strictly arguments are checked. Default: gateway.check_arguments."),
     ] = None
     normalise_schemas: Annotated[
         bool | None,
-        Meta(description="Rewrite the schemas of its tools; as the gateway says unless set."),
+        Meta(
+            description=(
+                "Rewrite the schemas of its tools for strict clients. "
+                "Default: gateway.normalise_schemas."
+            )
+        ),
     ] = None
     timeout: Annotated[
         Seconds, Meta(description="Seconds that one call may take without progress.")
@@ -222,7 +239,12 @@ class ServerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ] = 64
     max_in_flight_per_principal: Annotated[
         Annotated[int, Meta(ge=1, le=65536)] | None,
-        Meta(description="Calls in flight of one principal; with [auth], 3/4 of all unless set."),
+        Meta(
+            description=(
+                "Calls in flight of one principal. "
+                "Default: 3/4 of max_in_flight with [auth], else all of it."
+            )
+        ),
     ] = None
     max_queue: Annotated[
         int,
@@ -253,7 +275,11 @@ class ServerTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ] = 16
     max_restarts: Annotated[
         Annotated[int, Meta(ge=0, le=1_000_000)] | None,
-        Meta(description="How often a server that exits is restarted; unlimited unless set."),
+        Meta(
+            description=(
+                "How often a server that exits is restarted; 0 for never. Default: no limit."
+            )
+        ),
     ] = None
     disabled: Annotated[bool, Meta(description=("Ignore the server but keep it in the file."))] = (
         False

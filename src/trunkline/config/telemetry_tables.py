@@ -50,18 +50,18 @@ class MetricsTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     listen: Annotated[
         Annotated[str, text_format(ADDRESS_PATTERN, 'a host and a port, such as "127.0.0.1:9201"')]
         | None,
-        Meta(description="A separate address, also for health; that of [http] unless set."),
+        Meta(description="A separate address for metrics and health. Default: none."),
     ] = None
     path: Annotated[
         UrlPath | None,
-        Meta(description="The path of the metrics; /metrics with `listen`."),
+        Meta(description="The path of the metrics. Default: /metrics with listen, else none."),
     ] = None
     token_env: Annotated[
         Annotated[
             str, text_format("^[A-Za-z_][A-Za-z0-9_]*$", "the name of a variable, not its value")
         ]
         | None,
-        Meta(description="The environment variable with the bearer token."),
+        Meta(description="The environment variable with the token of the reader. Default: none."),
     ] = None
     max_series: Annotated[
         int,
@@ -101,7 +101,7 @@ class TracesSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     endpoint: Annotated[
         NonBlankText | None,
-        Meta(description="The OTLP/HTTP endpoint of a collector; /v1/traces without a path."),
+        Meta(description="The OTLP/HTTP endpoint of a collector. Default: none, tracing is off."),
     ] = None
     sample: Annotated[
         Fraction,
@@ -128,7 +128,11 @@ class LogSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ] = "auto"
     level: Annotated[
         Literal["debug", "info", "warning", "error", "off"] | None,
-        Meta(description="The lowest level; info over HTTP, warning over stdio unless set."),
+        Meta(
+            description=(
+                "The lowest level that is logged. Default: info over HTTP, warning over stdio only."
+            )
+        ),
     ] = None
 
 

@@ -63,31 +63,48 @@ class SandboxSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     user: Annotated[
         _UserName | None,
-        Meta(description="The user that the command runs as; the gateway must be root."),
+        Meta(
+            description=(
+                "The user that the command runs as; the gateway must be root. "
+                "Default: that of the gateway."
+            )
+        ),
     ] = None
     no_new_privs: Annotated[
         bool, Meta(description="Whether setuid programs such as sudo have no effect.")
     ] = True
     read_only: Annotated[
         tuple[str, ...] | None,
-        Meta(description="Files and folders to read; all others are hidden."),
+        Meta(
+            description="Files and folders to read; all others are hidden. Default: no restriction."
+        ),
     ] = None
     writable: Annotated[
         tuple[str, ...] | None,
-        Meta(description="Files and folders to read and write; all others are hidden."),
+        Meta(
+            description=(
+                "Files and folders to read and write; all others are hidden. "
+                "Default: no restriction."
+            )
+        ),
     ] = None
     network: Annotated[bool, Meta(description="Whether the command may use the network.")] = True
     memory_mib: Annotated[
         Annotated[int, Meta(ge=32, le=2**24)] | None,
-        Meta(description="Private memory of each process, in MiB."),
+        Meta(description="Private memory of each process, in MiB. Default: no limit."),
     ] = None
     cpu_seconds: Annotated[
         Annotated[int, Meta(ge=1, le=2**31)] | None,
-        Meta(description="Seconds of CPU time after which a process is killed."),
+        Meta(description="Seconds of CPU time after which a process is killed. Default: no limit."),
     ] = None
     processes: Annotated[
         Annotated[int, Meta(ge=1, le=2**20)] | None,
-        Meta(description="Processes and threads at the same time; of `user`, if that is set."),
+        Meta(
+            description=(
+                "Processes and threads at the same time; of `user`, if that is set. "
+                "Default: no limit."
+            )
+        ),
     ] = None
 
     @property
