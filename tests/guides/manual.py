@@ -244,6 +244,25 @@ def failed_calls(reader: Reader) -> None:
     reader.run("trunkline kill tool fs__read_file")
 
 
+def serves(name: str) -> Given:
+    """Write what was printed for the file of another gateway; all of its servers must start."""
+
+    def check(reader: Reader) -> None:
+        target = reader.home / f"{name}.toml"
+        _, start, written = reader.printed[-1].text.partition("# from")
+        target.write_text(reader.localise(start + written))
+        # In place of Docker, which starts the server with the variable that it is given.
+        docker = reader.home.parent / "bin" / "docker"
+        github = "npx -y @modelcontextprotocol/server-github"
+        docker.write_text(f'#!/bin/sh\ntest "$GITHUB_PERSONAL_ACCESS_TOKEN" = t && exec {github}\n')
+        docker.chmod(0o755)
+        reader.environ |= {"TZ": "UTC", "TRACKER_TOKEN": "t", "GITHUB_PERSONAL_ACCESS_TOKEN": "t"}
+        printed = reader.run(f"trunkline check --config {target}")
+        assert printed.status == 0, printed.text
+
+    return Given(check)
+
+
 SERVE = Given(Reader.serve)
 END = Given(Reader.stop_gateway)
 RESTART = SERVE
@@ -349,17 +368,21 @@ PAGES: dict[str, Sequence[Step]] = {
         Write("mcp.json"),
         Run(),
         Shows(),
+        serves("mcp.json"),
         Write("mcp-servers-export.json"),
         Run(),
         Shows(),
+        serves("mcp-servers-export.json"),
         NotRun("it needs a ContextForge"),
         Write("export.json"),
         Run(),
         Shows(),
+        serves("export.json"),
         NotRun("it needs Docker"),
         Write("profile.json"),
         Run(),
         Shows(),
+        serves("profile.json"),
     ],
     "docs/guides/container.md": [
         ENGINE,
