@@ -256,6 +256,47 @@ def test_an_unreadable_client_file_is_skipped_with_the_reason(home: Path) -> Non
     assert "[servers.fs]" in result.stdout
 
 
+def test_a_server_with_errors_is_left_out_and_the_others_are_imported(home: Path) -> None:
+    client_file(
+        home / ".cursor" / "mcp.json", bad={"command": 3}, odd=1, kind={"type": "ws"}, fs=FS
+    )
+    result = run("import")
+    assert result.exit_code == 0, result.stderr
+    for place in ("bad.command: ", "odd: ", "kind.type: "):
+        assert f"mcp.json:1: mcpServers.{place}" in result.stderr
+    assert "[servers.fs]" in result.stdout
+    assert result.stdout.count("[servers.") == 2  # and its env
+
+
+def test_the_servers_of_codex_are_imported(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CODEX_HOME", raising=False)
+    (home / ".codex").mkdir()
+    (home / ".codex" / "config.toml").write_text(
+        """
+model = "gpt-5"
+[mcp_servers.fs]
+command = "fs-server"
+env_vars = ["API_TOKEN"]
+[mcp_servers."my web"]
+url = "https://web.example/mcp"
+bearer_token_env_var = "WEB_TOKEN"
+required = true
+[projects."/p"]
+trust_level = "trusted"
+"""
+    )
+    result = run("import", "--write", "trunkline.toml")
+    assert result.exit_code == 0, result.stderr
+    assert "Codex: " in result.stderr
+    assert 'config.toml:9: mcp_servers."my web".required: unknown key, ignored' in result.stderr
+    environ = {"API_TOKEN": "a", "WEB_TOKEN": "w"}
+    fs, web = load_config(tmp_path / "project" / "trunkline.toml", environ).servers
+    assert command_of(fs).env == {"API_TOKEN": "a"}
+    assert (web.name, url_of(web).headers) == ("my_web", {"Authorization": "Bearer w"})
+
+
 def test_import_without_any_servers_exits_with_one(home: Path) -> None:
     result = run("import")
     assert (result.exit_code, result.stdout) == (1, "")

@@ -39,6 +39,7 @@ def errors_of(tree: Any) -> list[str]:
         {"servers": {"fs": {"command": "npx"}}, "inputs": []},
         {"mcp": {"servers": {"fs": {"command": "npx"}}}, "editor.tabSize": 2},
         {"fs": {"command": "npx"}},
+        {"context_servers": {"fs": {"command": "npx", "source": "custom"}}, "theme": "One"},
     ],
 )
 def test_servers_are_found_in_the_format_of_every_client(tree: Any) -> None:
@@ -46,6 +47,15 @@ def test_servers_are_found_in_the_format_of_every_client(tree: Any) -> None:
     collector.raise_if_any()
     assert [(entry.name, entry.table) for entry in entries] == [("fs", {"command": "npx"})]
     assert (inputs, collector.notes()) == ({}, ())
+
+
+def test_an_extension_of_zed_is_ignored_with_a_note() -> None:
+    entry = {"source": "extension", "enabled": True, "settings": {}}
+    (entries, _), collector = parse_tree({"context_servers": {"github": entry}})
+    assert entries == []
+    assert collector.notes() == (
+        "f:1: context_servers.github: ignored; its command is in an extension of Zed",
+    )
 
 
 @pytest.mark.parametrize(("count", "servers"), [(1, "1 server"), (3, "3 servers")])
@@ -116,6 +126,19 @@ def test_an_invalid_client_file_is_an_error(tree: Any, error: str) -> None:
             {"url": "u", "headers": {"X": "y", "Authorization": "Bearer t"}},
         ),
         ({"url": "u", "auth": None, "bearerToken": ""}, {"url": "u"}),
+        (
+            {"command": "a", "env": {"A": "b"}, "env_vars": ["B", {"name": "C"}]},
+            {"command": "a", "env": {"A": "b", "B": "${B}", "C": "${C}"}},
+        ),
+        (
+            {"url": "u", "bearer_token_env_var": "T", "env_http_headers": {"X-Key": "K"}},
+            {"url": "u", "headers": {"Authorization": "Bearer ${T}", "X-Key": "${K}"}},
+        ),
+        (
+            {"url": "u", "http_headers": {"X": "y"}, "tool_timeout_sec": 5},
+            {"url": "u", "headers": {"X": "y"}, "timeout": 5},
+        ),
+        ({"command": "a", "startup_timeout_sec": 20}, {"command": "a", "start_timeout": 20}),
         ({"serverUrl": "u"}, {"url": "u"}),
         ({"httpUrl": "u"}, {"url": "u"}),
         ({"command": "a", "envFile": ".env"}, {"command": "a", "env_file": ".env"}),

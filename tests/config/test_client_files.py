@@ -10,10 +10,12 @@ FILES_BY_PLATFORM = {
     "darwin": {
         "Library/Application Support/Claude/claude_desktop_config.json": "Claude Desktop",
         "Library/Application Support/Code/User/mcp.json": "VS Code",
+        ".config/zed/settings.json": "Zed",
     },
     "linux": {
         ".config/Claude/claude_desktop_config.json": "Claude Desktop",
         ".config/Code/User/mcp.json": "VS Code",
+        ".config/zed/settings.json": "Zed",
         ".config/Code - Insiders/User/mcp.json": "VS Code",
         ".config/VSCodium/User/mcp.json": "VS Code",
         ".config/Code/User/globalStorage/saoudrizwan.claude-dev/settings/"
@@ -24,6 +26,7 @@ FILES_BY_PLATFORM = {
     "win32": {
         "AppData/Roaming/Claude/claude_desktop_config.json": "Claude Desktop",
         "AppData/Roaming/Code/User/mcp.json": "VS Code",
+        "AppData/Roaming/Zed/settings.json": "Zed",
     },
 }
 FILES_ON_ALL_PLATFORMS = {
@@ -31,6 +34,7 @@ FILES_ON_ALL_PLATFORMS = {
     ".cursor/mcp.json": "Cursor",
     ".codeium/windsurf/mcp_config.json": "Windsurf",
     ".gemini/settings.json": "Gemini CLI",
+    ".codex/config.toml": "Codex",
 }
 
 
@@ -55,6 +59,7 @@ def test_the_default_file_of_every_client_is_found(tmp_path: Path, platform: str
         ("linux", "XDG_CONFIG_HOME", "Claude/claude_desktop_config.json"),
         ("win32", "APPDATA", "Claude/claude_desktop_config.json"),
         ("linux", "CLAUDE_CONFIG_DIR", ".claude.json"),
+        ("linux", "CODEX_HOME", "config.toml"),
     ],
 )
 def test_environment_variables_can_move_the_client_files(

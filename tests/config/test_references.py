@@ -69,7 +69,8 @@ def test_a_reference_is_replaced_by_its_value(text: str, expected: str) -> None:
         ("${NOPE}", "the variable NOPE is not set; set it, or write ${NOPE:-default}"),
         ("${env:NOPE}", "the variable NOPE is not set; set it, or write ${NOPE:-default}"),
         ("${input:my.id}", 'the input "my.id" has no value; set the variable MY_ID'),
-        ("${command:x}", "only VS Code can resolve ${command:…} and ${config:…}; write ${VAR}"),
+        ("${command:x}", "only another program can resolve ${command:…}; write ${VAR}"),
+        ("${cmd: op read x}", "only another program can resolve ${cmd:…}; write ${VAR}"),
     ],
 )
 @pytest.mark.parametrize("is_client", [False, True])

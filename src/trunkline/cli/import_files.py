@@ -87,7 +87,9 @@ def _read_found(files: list[ClientFile]) -> list[RawConfig]:
     configs: list[RawConfig] = []
     for file in files:
         try:
-            configs.append(_announce(read_raw_config(file.path), f"{file.client}: "))
+            configs.append(
+                _announce(read_raw_config(file.path, skip_invalid=True), f"{file.client}: ")
+            )
         except ConfigErrors as error:
             print_message(f"{file.client}: {file.path}: left out")
             print_message(*(f"  {error}" for error in error.errors))

@@ -2,12 +2,14 @@
 
     {"mcpServers": {NAME: ENTRY, …}}                  most clients, and some gateways
     {"servers": {NAME: ENTRY, …}, "inputs": […]}      VS Code, or inside "mcp" of its settings
+    {"context_servers": {NAME: ENTRY, …}}             Zed
+    [mcp_servers.NAME]                                Codex, in TOML
     {NAME: ENTRY, …}                                  `fastmcp install mcp-json`
 
-The files work unchanged: Claude Desktop and Code, Cursor, VS Code, Windsurf, Cline, Roo Code and
-Gemini CLI; of gateways: mcp-proxy, FastMCP, MetaMCP and mcp-hub. `gateway_exports` reads the other
-files of gateways. Other spellings of keys are translated. Unknown keys are noted and ignored,
-because some client knows them. Only what cannot be understood is an error.
+The files work unchanged: Claude Desktop and Code, Cursor, VS Code, Windsurf, Cline, Roo Code,
+Gemini CLI, Zed and Codex; of gateways: mcp-proxy, FastMCP, MetaMCP and mcp-hub. `gateway_exports`
+reads the other files of gateways. Other spellings of keys are translated. Unknown keys are noted
+and ignored, because some client knows them. Only what cannot be understood is an error.
 
 Invariants:
 1. Valid names are kept. Other servers get a new unique name, and the old one as title.
@@ -33,8 +35,17 @@ from trunkline.documents.errors import ErrorCollector, KeyPath, closest_match
 from trunkline.documents.parser import Table, as_table, get_table
 from trunkline.documents.validation import LONE_SURROGATE
 
-_SERVER_ROOTS: tuple[tuple[str, ...], ...] = (("mcpServers",), ("servers",), ("mcp", "servers"))
-_KEY_ALIASES = {"envFile": "env_file", "serverUrl": "url", "httpUrl": "url", "environment": "env"}
+_JSON_ROOTS = (("mcpServers",), ("servers",), ("mcp", "servers"), ("context_servers",))
+_CODEX_ROOT = "mcp_servers"
+_KEY_ALIASES = {
+    "envFile": "env_file",
+    "serverUrl": "url",
+    "httpUrl": "url",
+    "environment": "env",
+    "http_headers": "headers",
+    "tool_timeout_sec": "timeout",
+    "startup_timeout_sec": "start_timeout",
+}
 # Keys that are noted even when they are empty, and the fix for each.
 _IGNORED_KEYS = {
     **dict.fromkeys(("autoApprove", "alwaysAllow"), "clients approve calls"),
@@ -64,7 +75,9 @@ _KINDS_OF_TYPE = {
 _TYPE_KEYS = ("type", "transport", "transportType")
 # A token: FastMCP, which also has "oauth" here, and MetaMCP
 _TOKEN_KEYS = ("auth", "bearerToken")
-_HANDLED_KEYS = ("enabled", *_TYPE_KEYS, *_TOKEN_KEYS, *_DISPLAY_KEYS)
+# Names of variables of the client's own environment, in Codex
+_VARIABLE_KEYS = ("env_vars", "bearer_token_env_var", "env_http_headers")
+_HANDLED_KEYS = ("enabled", "source", *_TYPE_KEYS, *_TOKEN_KEYS, *_DISPLAY_KEYS, *_VARIABLE_KEYS)
 
 
 def _spelling(type_: object) -> str:
@@ -86,6 +99,11 @@ class ClientServers(NamedTuple):
     inputs: dict[str, str | None]
 
 
+def parse_codex_servers(tree: Table, report: ErrorCollector) -> ClientServers:
+    """Return the servers of Codex, in the order of its file."""
+    return ClientServers(_parse_entries(tree[_CODEX_ROOT], (_CODEX_ROOT,), report), {})
+
+
 def parse_client_servers(tree: object, report: ErrorCollector) -> ClientServers:
     """Return the servers of a client's file, in its order."""
     top = as_table(tree)
@@ -95,7 +113,7 @@ def parse_client_servers(tree: object, report: ErrorCollector) -> ClientServers:
     if (exported := read_gateway_export(top, report)) is not None:
         return ClientServers(_name_entries(exported), {})
     _note_projects(top, report)
-    for root in _SERVER_ROOTS:
+    for root in _JSON_ROOTS:
         found: Any = top
         for key in root:
             found = (as_table(found) or {}).get(key)
@@ -124,7 +142,7 @@ def _note_projects(top: Table, report: ErrorCollector) -> None:
 
 
 def _report_no_servers(top: Table, report: ErrorCollector) -> None:
-    known = [root[0] for root in _SERVER_ROOTS]
+    known = [root[0] for root in _JSON_ROOTS]
     for key in top:
         # A high cutoff: these files have similar keys, such as "disabledMcpServers".
         if key not in known and (other := closest_match(key, known[:2], cutoff=0.85)):
@@ -147,6 +165,9 @@ def _parse_entries(
         table = as_table(value)
         if table is None:
             report.add_error(place, "expected an object", 'give it a "command" or a "url"')
+            continue
+        if table.get("source") == "extension":
+            report.add_note(place, "ignored", "its command is in an extension of Zed")
             continue
         translation = _EntryTranslation(place, table, report)
         entry = ServerEntry(names[original], translation.table, place, translation.original_paths)
@@ -175,6 +196,11 @@ def _keep_name(entry: ServerEntry, original: str) -> ServerEntry:
     if original and entry.name != original:
         entry.table.setdefault("title", original)
     return entry
+
+
+def is_codex_file(tree: Table) -> bool:
+    """Whether a TOML file has the settings of Codex."""
+    return _CODEX_ROOT in tree and "servers" not in tree
 
 
 def unique_names(originals: list[str]) -> dict[str, str]:
@@ -235,6 +261,7 @@ class _EntryTranslation:
         for key in ("env", "headers"):
             self._stringify(key)
         self._add_token(entry)
+        self._add_variables(entry)
         self._drop_gateway_headers()
         self._scale_timeout()
         self._choose_kind(entry)
@@ -301,6 +328,23 @@ class _EntryTranslation:
             else:
                 self.table["headers"] = headers | {"Authorization": f"Bearer {value}"}
                 self.original_paths[("headers", "Authorization")] = (key,)
+
+    def _add_variables(self, entry: Table) -> None:
+        """Write the variables that Codex passes on as references."""
+        headers = {
+            header: f"${{{name}}}"
+            for header, name in get_table(entry, "env_http_headers").items()
+            if isinstance(name, str)
+        }
+        if isinstance(name := entry.get("bearer_token_env_var"), str):
+            headers["Authorization"] = f"Bearer ${{{name}}}"
+        listed = entry.get("env_vars")
+        items = cast("list[Any]", listed) if isinstance(listed, list) else []
+        names = [(as_table(item) or {}).get("name", item) for item in items]
+        env = {name: f"${{{name}}}" for name in names if isinstance(name, str)}
+        for key, added in (("headers", headers), ("env", env)):
+            if added:
+                self.table[key] = get_table(self.table, key) | added
 
     def _drop_gateway_headers(self) -> None:
         """Drop headers that the gateway sends itself."""
@@ -388,6 +432,10 @@ def _user_files(home: Path, environ: Mapping[str, str], platform: str) -> Iterat
     yield ClientFile("Cursor", home / ".cursor" / "mcp.json")
     yield ClientFile("Windsurf", home / ".codeium" / "windsurf" / "mcp_config.json")
     yield ClientFile("Gemini CLI", home / ".gemini" / "settings.json")
+    zed = {"darwin": home / ".config" / "zed", "win32": settings / "Zed"}
+    yield ClientFile("Zed", zed.get(platform, settings / "zed") / "settings.json")
+    codex = Path(environ.get("CODEX_HOME") or home / ".codex")
+    yield ClientFile("Codex", codex / "config.toml")
     yield ClientFile("Cline", home / ".cline" / "data" / CLINE_FILE)
     for edition in _VSCODE_EDITIONS:
         user = settings / edition / "User"

@@ -33,7 +33,12 @@ from trunkline.config.addresses import (
     split_address,
     split_url,
 )
-from trunkline.config.client_files import parse_client_servers
+from trunkline.config.client_files import (
+    ClientServers,
+    is_codex_file,
+    parse_client_servers,
+    parse_codex_servers,
+)
 from trunkline.config.exposure import find_exposures
 from trunkline.config.gateway_tables import HTTP_PATH_KEYS, HttpSettings
 from trunkline.config.model import TABLE_HOOKS, Config, ConfigTable, ResolvedValues
@@ -140,6 +145,8 @@ MAX_CLIENT_FILE_BYTES = 16 * 1024 * 1024
 _JSON_SUFFIXES = (".json", ".jsonc")
 _YAML_SUFFIXES = (".yaml", ".yml")
 _CONFIG_TYPE = msgspec.inspect.type_info(ConfigTable)
+# The keys that lead to a server in a client's file, such as `mcpServers.NAME`, at least.
+_MIN_SERVER_DEPTH = 2
 
 
 class RawConfig(Struct, frozen=True, kw_only=True):
@@ -227,9 +234,21 @@ class _ResolvedServer:
         return server_settings(self.entry, self.table, "; ".join(reasons) or None)
 
 
-def read_raw_config(path: Path) -> RawConfig:
-    """Return the file at `path` with references unresolved; raises ConfigErrors."""
+def read_raw_config(path: Path, *, skip_invalid: bool = False) -> RawConfig:
+    """Return the file at `path` with references unresolved; raises ConfigErrors.
+
+    With `skip_invalid`, a server of a client's file that has errors is left out; its errors are
+    notes then.
+    """
     raw, report = _parse_raw(path, read_config_text(path, "check the name"))
+    if skip_invalid and raw.is_client:
+        invalid = report.downgrade_errors(_MIN_SERVER_DEPTH)
+        valid = [
+            entry
+            for entry in raw.entries
+            if all(each[: len(entry.root)] != entry.root for each in invalid)
+        ]
+        raw = msgspec.structs.replace(raw, entries=tuple(valid))
     report.raise_if_any()
     return msgspec.structs.replace(raw, notes=report.notes())
 
@@ -239,16 +258,18 @@ def _parse_raw(path: Path, text: str) -> tuple[RawConfig, ErrorCollector]:
         # A library for YAML would be needed for nothing else.
         fix = "export it as JSON, or write a trunkline.toml"
         raise ConfigErrors([ConfigError(str(path), None, "", "YAML cannot be read", fix)])
-    is_client = is_client_file(path, text)
-    if is_client:
-        parsed = parse_json(text, str(path))
-        entries, inputs = (
-            parse_client_servers(parsed.tree, parsed.errors) if parsed.is_complete else ([], {})
-        )
-        raw = RawConfig(file=path, entries=tuple(entries), inputs=inputs, is_client=is_client)
+    is_json = is_client_file(path, text)
+    parsed = (parse_json if is_json else parse_toml)(text, str(path))
+    tree = as_table(parsed.tree) or {}
+    if is_json or is_codex_file(tree):
+        found = ClientServers([], {})
+        if not is_json:
+            found = parse_codex_servers(tree, parsed.errors)
+        elif parsed.is_complete:
+            found = parse_client_servers(parsed.tree, parsed.errors)
+        entries, inputs = found
+        raw = RawConfig(file=path, entries=tuple(entries), inputs=inputs, is_client=True)
     else:
-        parsed = parse_toml(text, str(path))
-        tree = as_table(parsed.tree) or {}
         # Servers are validated below, entry by entry, because client files have servers
         # too and spell some keys differently.
         entries = read_servers(tree.get("servers", {}), parsed.errors.add_error)
@@ -257,7 +278,7 @@ def _parse_raw(path: Path, text: str) -> tuple[RawConfig, ErrorCollector]:
         for hooks in TABLE_HOOKS.values():
             if hooks.check:
                 hooks.check(tree, parsed.errors)
-        raw = RawConfig(file=path, tables=tables, entries=tuple(entries), is_client=is_client)
+        raw = RawConfig(file=path, tables=tables, entries=tuple(entries), is_client=False)
     for entry in raw.entries:
         check_server(entry, parsed.errors.add_error)
     return raw, parsed.errors

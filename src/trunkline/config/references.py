@@ -168,12 +168,13 @@ def _env_value(text: str) -> str:
 _REFERENCE_PATTERN = re.compile(r"\$\$|\$\{([^{}]*)\}|\$\{")
 _VARIABLE_PATTERN = re.compile(r"(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 _NAMED_PATTERN = re.compile(r"(file|input):(.+)", re.DOTALL)
-_VSCODE_PREFIXES = ("command:", "config:")
+# References of VS Code, and of mcp-hub
+_FOREIGN_PREFIXES = ("command:", "config:", "cmd:")
 _VSCODE_PLACES = ("workspaceFolder", "workspaceFolderBasename", "userHome", "pathSeparator", "/")
 
 
 class Reference(Struct, frozen=True):
-    """A parsed `${…}`; "foreign" references can be resolved by VS Code only."""
+    """A parsed `${…}`; "foreign" ones can be resolved by other programs only."""
 
     kind: Literal["variable", "file", "input", "place", "foreign", "malformed"]
     name: str
@@ -275,7 +276,7 @@ def _parse_reference(inside: str | None) -> Reference:
         return Reference("variable", found[1], found[2])
     if found := _NAMED_PATTERN.fullmatch(inside):
         return Reference("file" if found[1] == "file" else "input", found[2])
-    if inside.startswith(_VSCODE_PREFIXES):
+    if inside.startswith(_FOREIGN_PREFIXES):
         return Reference("foreign", inside)
     return Reference("malformed", inside)
 
@@ -312,7 +313,8 @@ def _resolve_reference(
                 problem(f"${{{name}}} is not known here", "set the variable HOME")
             return value or ""
         case "foreign":
-            problem("only VS Code can resolve ${command:…} and ${config:…}", "write ${VAR}")
+            kind = name.partition(":")[0]
+            problem(f"only another program can resolve ${{{kind}:…}}", "write ${VAR}")
         case _:
             problem(
                 "expected ${VAR}, ${VAR:-default} or ${file:path}", "write $${ for a literal ${"

@@ -72,7 +72,8 @@ class ErrorCollector:
         self.with_columns = False
         self._file = file
         self._locator = locator
-        self._errors: list[ConfigError] = []
+        # With the path of the key, () for errors that have a position only.
+        self._errors: list[tuple[KeyPath, ConfigError]] = []
         self._notes: list[ConfigError] = []
 
     @property
@@ -82,7 +83,7 @@ class ErrorCollector:
 
     def add_error(self, path: KeyPath, reason: str, fix: str) -> None:
         """Add an error at `path`."""
-        self._errors.append(self.locate(path, reason, fix))
+        self._errors.append((path, self.locate(path, reason, fix)))
 
     def add_note(self, path: KeyPath, reason: str, fix: str) -> None:
         """Add a note at `path`, which does not make the file unusable."""
@@ -96,7 +97,14 @@ class ErrorCollector:
 
     def add(self, error: ConfigError) -> None:
         """Add an error that has its position."""
-        self._errors.append(error)
+        self._errors.append(((), error))
+
+    def downgrade_errors(self, min_depth: int) -> list[KeyPath]:
+        """Turn errors about keys that are so deep in the file into notes; return their paths."""
+        deep = [each for each in self._errors if len(each[0]) >= min_depth]
+        self._errors = [each for each in self._errors if len(each[0]) < min_depth]
+        self._notes += [error for _, error in deep]
+        return [path for path, _ in deep]
 
     @property
     def has_errors(self) -> bool:
@@ -113,7 +121,8 @@ class ErrorCollector:
         `others` do not count, but are shown with the errors.
         """
         if self._errors:
-            errors = sorted([*self._errors, *others], key=_line_order)
+            own = (error for _, error in self._errors)
+            errors = sorted([*own, *others], key=_line_order)
             raise ConfigErrors(errors, self.notes())
 
 
