@@ -50,7 +50,7 @@ def test_servers_are_found_in_the_format_of_every_client(tree: Any) -> None:
 
 
 def test_an_extension_of_zed_is_ignored_with_a_note() -> None:
-    entry = {"source": "extension", "enabled": True, "settings": {}}
+    entry: Any = {"source": "extension", "enabled": True, "settings": {}}
     (entries, _), collector = parse_tree({"context_servers": {"github": entry}})
     assert entries == []
     assert collector.notes() == (
