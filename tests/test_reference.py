@@ -230,7 +230,14 @@ def test_the_manual_explains_every_state_of_a_server_that_refuses_a_call() -> No
 # Events
 
 _SAMPLES: tuple[events.GatewayEvent, ...] = (
-    ended_call(kind="not_allowed", status="denied", code=-32003, rule="policy[0]", trace="00-"),
+    ended_call(
+        kind="not_allowed",
+        status="denied",
+        code=-32003,
+        rule="policy[0]",
+        trace="00-",
+        address="192.0.2.7",
+    ),
     events.BackendStateChanged("fs", "waiting", "exited", 1.0, ("line",)),
     events.KillSwitchChanged("tool", "fs__read", True, "anna"),
     events.ConfigReloaded(None, ("limits",)),
