@@ -63,7 +63,7 @@ serve: $(VENV)/.test
 # Two parts: the pure packages, which need 100 % branch coverage, and the rest. `check` runs the
 # style tests.
 PURE := tests/jsonrpc tests/mcp tests/routing tests/search
-STYLE := tests/test_style.py tests/test_requirements.py tests/test_site.py
+STYLE := tests/test_style.py tests/test_prose.py tests/test_requirements.py tests/test_site.py
 # The programs that these tests start have stores of their own.
 PROGRAMS := tests/guides
 PYTEST = $(BIN)/python -m pytest -p no:cacheprovider

@@ -72,7 +72,7 @@ def hide_secrets(keep: Collection[str] = ()) -> None:
 def set_process_name() -> None:
     """Name this process, so that its descendants are known to be started by Trunkline.
 
-    Call it in the main thread, whose name is that of the process.
+    Call it in the main thread: the name of that thread is the name of the process.
     """
     if sys.platform == "linux":
         name = ctypes.create_string_buffer(PROCESS_NAME.encode())
@@ -140,7 +140,7 @@ def find_peer_ancestors(descriptor: int) -> list[Ancestor]:
             handle = _open_peer(connection, pid)
         try:
             chain = find_ancestors(pid)
-            # The handle is that of the process which connected. While that process lives, no other
+            # The handle belongs to the process which connected. While that process lives, no other
             # one has its number, so the chain that was read is its own.
             if select.select([handle], [], [], 0)[0]:
                 raise UnknownPeer("it has ended")

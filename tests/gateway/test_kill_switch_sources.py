@@ -56,7 +56,7 @@ async def test_killing_an_unknown_target_is_reported() -> None:
     with pytest.raises(SwitchError, match="there is no server 'x'; there are: a"):
         await switches.kill(KillSwitch(SwitchKind.SERVER, "x"))
     notes = (await switches.kill(ECHO)).notes
-    assert notes[0] == "no server offers such a tool now; one that appears later is disabled"
+    assert notes[0] == "no server offers such a tool now; if it appears later, it is disabled"
     assert (await switches.kill(ECHO)).changed is False
 
 

@@ -106,7 +106,7 @@ def test_invalid_notation_is_reported_with_line_and_column() -> None:
         (("categories", "Bad_Slug"), TREE["categories"]["rust-learning"], "expected a slug"),
         ((*RUST, "query_patterns"), ["a", "b"], "query_patterns: expected at least 3, got 2; add"),
         ((*RUST, "sources"), [], "rust-learning.sources: expected exactly 3, got 0; add some"),
-        ((*RUST, "sources", 1, "rank"), 1, "rank 1 is that of sources[0] already; give the three"),
+        ((*RUST, "sources", 1, "rank"), 1, "sources[0] has rank 1 already; give the three"),
         ((*RUST, "sources", 1, "rank"), 4, "rank: expected at least 1 and at most 3; choose anoth"),
         ((*RUST, "sources", 1, "type"), "books", 'type: expected "api", "article", "book", "cou'),
         ((*RUST, "sources", 1, "url"), "ftp://a", "url: expected a URL that begins with http://"),

@@ -78,8 +78,8 @@ class SwitchFile:
         if problem is not None:
             _log.error(
                 "trunkline: cannot read %s: %s; everything is disabled, because the stored kill "
-                "switches are unknown: run `trunkline revive all` to start serving again, or "
-                "start the version of Trunkline that wrote the file",
+                "switches are unknown: run `trunkline revive all` to serve again, or start the "
+                "Trunkline that wrote the file",
                 self.path,
                 problem,
             )

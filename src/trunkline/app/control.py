@@ -449,8 +449,8 @@ def socket_folders(environ: Mapping[str, str], fallback: Path | None = None) -> 
     """Return where this user's sockets may be; a gateway creates its own in the first.
 
     Many clients pass almost no environment to the servers they start, so a gateway started by a
-    client may use another folder than one started by hand. So may one that systemd started, or a
-    command over ssh, by cron or sudo. `fallback` replaces FALLBACK_FOLDER.
+    client may use another folder than one started by hand. The same is true of a gateway started by
+    systemd, and of commands over ssh, by cron or sudo. `fallback` replaces FALLBACK_FOLDER.
     """
     named = [Path(value) for name in _FOLDER_VARIABLES if (value := environ.get(name))]
     # Last: systemd removes /run/user/UID when the user logs out, so none is created there unasked.

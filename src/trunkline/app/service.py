@@ -34,7 +34,7 @@ class ServiceSockets(NamedTuple):
 
 
 def choose_sockets(config: Config, sockets: Sequence[InheritedSocket]) -> ServiceSockets:
-    """Return what each socket serves; raises ValueError for one that must not be served."""
+    """Return what each socket serves; raises ValueError if one must not be served."""
     metrics = tuple(each for each in sockets if each.name == METRICS_NAME)
     http = tuple(each for each in sockets if each.name != METRICS_NAME)
     if metrics and config.metrics.listen is None:
@@ -59,7 +59,7 @@ def choose_sockets(config: Config, sockets: Sequence[InheritedSocket]) -> Servic
 
 
 def unused_addresses(config: Config, sockets: ServiceSockets, listen: str | None) -> list[str]:
-    """Return a line for each configured address that a socket replaces; `listen` is that of MCP."""
+    """Return a line for each configured address that a socket replaces; `listen` is for MCP."""
     replaced = (
         ("http.listen", listen, sockets.http),
         ("metrics.listen", config.metrics.listen, sockets.metrics),

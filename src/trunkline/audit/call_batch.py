@@ -180,7 +180,7 @@ class CallBatchEncoder:
         """Return the index of the shared fields of calls like this one; -1 for unusual calls."""
         entry, succeeded = call.context.entry, call.status == "success" and call.error_code is None
         # Refused and failed calls keep rows of their own, so that SQL queries find them.
-        # So do searches, whose results only their own record has.
+        # Searches do too: only a record of their own has the results.
         searched = call.context.search is not None
         if not succeeded or searched or entry is None or entry.kind is not TOOL:
             return -1

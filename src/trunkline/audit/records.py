@@ -32,7 +32,7 @@ from trunkline.printable import clip_text
 
 MAX_NAME_LENGTH = 512
 MAX_LABEL_LENGTH = 128
-# The length limit of subjects and roles; authentication admits none that are longer.
+# The length limit of subjects and roles; authentication refuses longer ones.
 MAX_SUBJECT_LENGTH = 256
 MAX_ID_LENGTH = 1024  # of a principal: a kind, an issuer and a subject
 
@@ -311,7 +311,7 @@ class _RecordColumns(Struct, frozen=True):
 
 
 def recorded_principal(principal: Principal) -> str | None:
-    """Return the id of a principal as records have it; None if it equals the subject."""
+    """Return the id of a principal for its records; None if it equals the subject."""
     return None if principal.id == principal.label else truncate(principal.id, MAX_ID_LENGTH)
 
 

@@ -286,7 +286,7 @@ class TokenAuthenticator:
         return identity.principal
 
     def _store(self, header: bytes | None, identity: VerifiedIdentity) -> None:
-        # Inserted anew: the dict is ordered by verification, and the oldest entry is evicted first.
+        # Inserted again: the dict is ordered by verification; the oldest entry is evicted first.
         self._identities.pop(header, None)
         self._identities[header] = identity
         self._verified_before.pop(header, None)

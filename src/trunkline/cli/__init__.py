@@ -4,7 +4,7 @@
          └─> program (typer) ──> all commands, each imported when it runs
 
 Exit codes: 0 success, 1 failure, 2 invalid arguments or configuration. Results go to stdout,
-everything else to stderr. If the reader of the output closes it, the command ends without a word.
+everything else to stderr. If the reader of the output closes it, the command ends silently.
 """
 
 import os

@@ -226,7 +226,7 @@ async def _call_own(started: StartedGateway, principal: Principal, call: ToolCal
 
 
 async def _send_call(channel: Transport, call: ToolCall, show: ShowProgress) -> Raw:
-    """Send the call as a client does, so that names, checks and errors are those of clients."""
+    """Send the call as a client does, with the same names, checks and errors."""
     handler = _ProgressHandler(call.name, show)
     async with Connection(channel, handler, cancellation=cancelled_notification) as connection:
         hello = initialize_params(LATEST_SESSION_REVISION, {}, CLIENT_INFO)

@@ -1,7 +1,7 @@
 """The MCP clients that `client-config` knows: their settings files, and the form of their entries.
 
 Each client refers to the token of the gateway by a variable, prompts for it, or stores it in the
-file. docs/design/0034-clients.md names the source of each detail, and its date.
+file. The page docs/design/0034-clients.md names the source of each detail, and its date.
 """
 
 import json

@@ -3,9 +3,10 @@
     arguments ──> table ──> new text ──> loads? ──> the server starts? ──> lock, replace ──> reload
 
 Invariants:
-1. A file that cannot be loaded is never written, and no change of another command is lost: the
-   text is read, changed and replaced under a lock, and the replacement is atomic.
-2. The mode and owner of the file stay. Only its owner can read a new file.
+1. A file that cannot be loaded is never written.
+2. No change of another command is lost: the text is read, changed and replaced under a lock, and
+   the replacement is atomic.
+3. The mode and owner of the file stay. Only its owner can read a new file.
 """
 
 import asyncio

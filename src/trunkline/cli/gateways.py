@@ -108,7 +108,7 @@ def serves_config(gateway: RunningGateway, path: Path | None) -> bool:
 async def find_running_gateway(path: Path | None) -> RunningGateway | None:
     """Return the gateway that commands with the configuration `path` use, or None.
 
-    One that serves HTTP is preferred: those over stdio end with their client.
+    A gateway that serves HTTP is preferred, because gateways over stdio end with their client.
     """
     found = await find_gateways(socket_folders(os.environ), lambda _: None)
     able = [

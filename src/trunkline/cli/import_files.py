@@ -51,7 +51,7 @@ _REFERENCE_SUFFIXES = ("_env", "_url", "_file", "_claim")
 
 
 def run_import(source: Path | None, target: Path | None, force: bool) -> None:
-    """Write or print a configuration with the servers of one file, or of all that are found."""
+    """Write or print a configuration with the servers of one file, or of all files found."""
     if source is not None:
         configs = [_read_file(source)]
     else:

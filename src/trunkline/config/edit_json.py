@@ -201,7 +201,7 @@ def _insert(text: str, parent: _Node, value: object, key: str | None) -> Iterato
 
 
 def _render(text: str, value: object, indent: str, unit: str) -> str:
-    """Return a value on several lines, of which all but the first get `indent`."""
+    """Return a value on several lines, with `indent` before all but the first."""
     lines = json.dumps(value, indent=unit, ensure_ascii=False).split("\n")
     return (_newline(text) + indent).join(lines)
 

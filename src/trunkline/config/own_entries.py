@@ -2,8 +2,8 @@
 
     command, args ──> serve_arguments ──> starts_config: is it this configuration?
 
-An entry that starts a gateway with another configuration is an ordinary server. What cannot be
-seen in the entry, such as a script that starts the gateway, is left to `app.nesting`.
+An entry that starts a gateway with another configuration is an ordinary server. An entry
+may also hide that it starts a gateway, for example in a script: `app.nesting` finds that.
 """
 
 import shlex

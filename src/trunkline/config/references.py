@@ -11,8 +11,8 @@
 | `${workspaceFolder}`, `${userHome}`, … | the folder of the configuration, the home directory, … |
 | `$$` | a dollar sign, in our own files; a plain `$HOME` is never a reference |
 
-In clients' files `$$` and invalid references are plain text. So is a variable in `args` that the
-server's own `env` sets: some servers, such as mcp-remote, resolve it themselves.
+In clients' files `$$` and invalid references are plain text. A variable in `args` that the server's
+own `env` sets is plain text too: some servers, such as mcp-remote, resolve it themselves.
 
 Invariants:
 1. Any text gives text or errors. Resolved values are not searched for references again.
@@ -223,7 +223,7 @@ def needed_variables(text: str, context: ResolveContext) -> list[str]:
 
 
 def has_valid_references(text: str, context: ResolveContext) -> bool:
-    """Whether `text` has references, and none that is malformed."""
+    """Whether `text` has references, and all of them are well-formed."""
     found = parse_references(text, context.is_client)
     kinds = {part.kind for part in found if isinstance(part, Reference)}
     return bool(kinds) and "malformed" not in kinds

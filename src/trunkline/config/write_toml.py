@@ -223,5 +223,5 @@ def _write_value(value: Any) -> str:
 
 
 def _write_text(text: str) -> str:
-    # TOML's escapes are those of JSON, and DEL must be escaped too.
+    # TOML has the same escapes as JSON, and DEL must be escaped too.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

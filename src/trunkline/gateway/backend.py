@@ -83,8 +83,8 @@ class BackendAbilities(NamedTuple):
     subscriptions: ResourceSubscriptions | None = None
     # None if it sends no requests during calls
     server_requests: ServerRequestMode | None = None
-    # Returns when a client got the question that it has not answered yet, or None. The time is that
-    # of the running loop's clock; with several open questions, the latest counts.
+    # Returns when a client got the question that it has not answered yet, or None, in the
+    # time of the running loop. With several open questions, the latest counts.
     awaiting_client_since: Callable[[DownstreamClient], float | None] | None = None
     # Waits until its requests outside of calls are answered; returns whether it sent any
     wait_answered: Callable[[], Coroutine[Any, Any, bool]] | None = None

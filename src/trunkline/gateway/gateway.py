@@ -154,7 +154,7 @@ class Gateway:
         removed: Collection[str] = (),
         announced: frozenset[str] = frozenset(),
     ) -> None:
-        """Use these backends, in this order, then existing ones that are not `removed`.
+        """Use these backends, in this order, then existing backends that are not `removed`.
 
         Upstreams named in `restarted` start anew; the others continue with the new settings.
         Clients are told of `announced` capabilities even if the catalogue is the same.

@@ -254,7 +254,7 @@ class KillSwitchControl:
             switches, any_principal = KillSwitchSet([switch]), Principal("")
             tools = self._registry.catalog.entries(FeatureKind.TOOL)
             if not any(switches.find(any_principal, entry) for entry in tools):
-                return ["no server offers such a tool now; one that appears later is disabled"]
+                return ["no server offers such a tool now; if it appears later, it is disabled"]
         return []
 
     def _other_reasons(self, switch: KillSwitch) -> list[str]:

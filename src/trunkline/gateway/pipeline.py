@@ -122,7 +122,7 @@ class TracingHook(Protocol):
     """Starts the trace spans of calls."""
 
     def start_span(self, context: CallContext) -> None:
-        """Give a call its span, if it is to be recorded; never raises."""
+        """Give a call its span if the call is traced; never raises."""
         ...
 
 

@@ -101,7 +101,7 @@ class Registry:
         self.subscription_counts = SubscriptionCounts()
 
     def add(self, upstream: Upstream) -> None:
-        """Add an upstream; the order is that of the configuration."""
+        """Add an upstream; call this in the order of the configuration."""
         self._upstreams[upstream.name] = upstream
         self._started = False
         self.decisions.invalidate()
@@ -385,7 +385,7 @@ class Registry:
         return self.decisions.capabilities
 
     def list_result(self, kind: FeatureKind, caller: Caller) -> Raw:
-        """Return the list of one kind for a caller, encoded once for all who see the same."""
+        """Return the list of one kind for a caller, encoded once for all that see the same."""
         visibility = self._visibility
         return self.decisions.encoded_list(
             visibility.list_group(caller),

@@ -433,7 +433,7 @@ class Router:
         return entry if visible else None
 
     def _check_upstream_ready(self, kind: FeatureKind, name: str, client: DownstreamClient) -> None:
-        """Raise if the prefix of a name is that of an upstream that is not ready.
+        """Raise if a name has the prefix of an upstream that is not ready.
 
         A kill switch has precedence over the state of the upstream.
         """
@@ -538,7 +538,7 @@ class Router:
     ) -> PendingResult:
         """Send a request that names no feature; it is not checked or recorded as a call.
 
-        Without `method`, it is one that MCP does not define.
+        Without `method`, MCP does not define the request.
         """
         method = method or undefined_method(request.method)
         context = CallContext(client.caller, request, method, params, client, backend=upstream.name)
@@ -565,7 +565,7 @@ class Router:
     def notified_upstreams(
         self, name: str, method: Method | None, caller: Caller
     ) -> list[Upstream]:
-        """Return the upstreams that get a client's notification, of which MCP may define `method`.
+        """Return the upstreams that get a client's notification; `method` is None if MCP has none.
 
         A notification that MCP does not define goes to the only upstream, as such a request does.
         """

@@ -95,7 +95,7 @@ def needs_pooled_session(context: CallContext, primary: PrimarySession) -> bool:
 
     Without per-call streams, that is the case if the server may send requests. With them, clients
     of the stateless protocol need one if their features are not those that the primary session
-    announced. So do clients with roots unless it announced those: a server may keep roots.
+    announced. Clients with roots need one too, unless it announced those: a server may keep roots.
     """
     features, announced = context.caller.client_features, primary.announced_features
     if announced is None or not context.method.may_request_input:
@@ -194,7 +194,7 @@ class GatedFeatures:
         return self._features
 
     def merge(self, features: tuple[Feature, ...]) -> tuple[Feature, ...]:
-        """Return the given features, followed by the gated ones that are not among them."""
+        """Return the given features, followed by the gated features that are not among them."""
         if not self._features:
             return features
         merged = {(feature.kind, feature.key): feature for feature in features}

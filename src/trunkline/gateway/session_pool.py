@@ -10,9 +10,10 @@ opens the session, which is kept until the client's session ends. All other clie
 primary session, in which the server was told that it can ask nothing. With `idle_stop`, any session
 ends that had no calls for so long.
 
-Requests of the stateless protocol belong to no session. Those of one `StatelessOwner` share
-sessions, each of which serves one call at a time. A call takes the session that was opened first,
-so state that one call leaves is there for the next. Such sessions end when they are idle too long.
+Requests of the stateless protocol belong to no session. Requests of one `StatelessOwner` share
+sessions, and each session serves one call at a time. A call takes the session that was opened
+first, so state that one call leaves is there for the next. Such sessions end when they are idle too
+long.
 
 If the primary session announced client features, the first client that calls uses it as its own.
 Clients that cannot be asked take turns with it there, and get another session if it is busy. A

@@ -113,7 +113,7 @@ class UpstreamSettings(NamedTuple):
     idle_stop: float | None = None
     """After how many seconds without calls its processes end; None for never."""
     healthy_uptime: float = HEALTHY_UPTIME
-    """After how many seconds up the back-off starts anew; no configuration sets it."""
+    """After how many seconds up the back-off resets; no configuration sets it."""
 
 
 class UpstreamState(StrEnum):

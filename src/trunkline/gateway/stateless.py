@@ -532,7 +532,7 @@ class StatelessHandler:
     async def _subscribe(
         self, subscription: SubscriptionStream, uri: str, client: StatelessClient
     ) -> None:
-        """Subscribe to a resource; one that fails is left out of the acknowledgement."""
+        """Subscribe to a resource; on failure, the acknowledgement leaves it out."""
         params = Params(to_raw({"uri": uri}))
         try:
             route = await self._router.route_when_ready(

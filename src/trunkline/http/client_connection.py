@@ -535,7 +535,7 @@ class ClientConnection(asyncio.Protocol):
         self._raw_headers.clear()
 
     def on_headers_complete(self) -> None:
-        """Keep the head, unless it is that of an interim (1xx) response."""
+        """Keep the head, unless the response is an interim one (1xx)."""
         status = self._parser.get_status_code()
         if status < 200:
             if status < 100 or status == 101:

@@ -314,7 +314,7 @@ class HttpConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._reader: RequestReader
-        # Of the other end, which may be a proxy.
+        # The address of the other end, which may be a proxy.
         self.address = ""
         self.state = connection_state(Activity.NEW, InputFlow.OPEN, OutputFlow.OPEN)
         # When to call `expire`, in the loop's time.

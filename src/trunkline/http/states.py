@@ -11,7 +11,7 @@ closing, is left to the modules that own the objects: `http.connection`, `http.c
 and `http.asgi`.
 
 The state of a connection has three parts, because a client sends and reads independently of what
-the connection is doing: it may send EOF, or stop reading, at any time. One flat list would have 72
+the connection is doing. It may send EOF, or stop reading, at any time. One flat list would have 72
 states.
 
 Invariants:
@@ -276,7 +276,7 @@ class ConnectionState:
         self.has_eof = input is InputFlow.ENDED
         """Whether the client has sent EOF."""
         self.is_receiving = activity in _RECEIVING
-        """Whether everything that has arrived is handled, but for a part of a request."""
+        """Whether everything that has arrived is handled, except for a part of a request."""
         self.parses = self.is_receiving and is_writable
         """Whether arriving bytes are parsed at once."""
         self.may_handle = activity is Activity.QUEUED and is_writable
@@ -474,5 +474,5 @@ def _look_up(
     following = transitions[state].get(event)
     if following is None:
         expected = next(each for each, events in transitions.items() if event in events)
-        raise InvalidTransition(f"expected {what} that is {expected}, got one that is {state}")
+        raise InvalidTransition(f"{what} is {state}, expected {expected}")
     return following

@@ -136,7 +136,7 @@ _ABSENT: Any = UNSET
 class _MessageMembers(Struct, gc=False):
     """All members that a message may have; a wrong version or an impossible id fails to decode.
 
-    The types are those of present members: check `is _ABSENT` first. A raw member is true if
+    The types apply to present members: check `is _ABSENT` first. A raw member is true if
     present, because no JSON is empty.
     """
 

@@ -16,7 +16,7 @@ Invariants upheld here:
 5. After `aclose` the transport is closed and no task of the connection runs. The exceptions are a
    task that called `aclose` itself and a handler that ignores its cancellation.
 6. While the transport lasts, no queued payload is lost, even if a task is cancelled.
-7. Messages are handled in the order of arrival, but for responses that the handler of a
+7. Messages are handled in the order of arrival, except for responses that the handler of a
    notification waits for. A bounded number of messages waits for such a handler.
 8. `run` returns within bounded time after the other side has ended, whatever handlers do.
 """
@@ -149,7 +149,7 @@ class Connection:
         self._notification_tasks: list[asyncio.Task[None]] = []
         self._not_awaited: set[asyncio.Future[None] | PendingResult] = set()
         self._progress = asyncio.Event()
-        # What was received and is handled next; see `_read_ahead`.
+        # Received, and handled next; see `_read_ahead`.
         self._waiting_events: deque[Event] = deque()
         self._receiving: asyncio.Task[bytes | None] | None = None
         self._read_ahead_at = 0.0

@@ -354,7 +354,7 @@ class Peer:
         `token` comes back with the outcome.
         """
         if self.input_ended:
-            raise LocalProtocolError("expected an open conversation, got one that has ended")
+            raise LocalProtocolError("the conversation has ended, expected an open one")
         id = self._remapper.remap(original_id, self._name)
         try:
             payload = encode_request(id, method, params)
@@ -439,7 +439,7 @@ class Peer:
             self._ids_in_use.difference_update(slot.batch_response.complete(called.request.id))
 
     def _enqueue(self, payload: bytes | None, slot: "_BatchSlot | None") -> None:
-        """Queue a payload; one that belongs to a batch waits for the rest of it."""
+        """Queue a payload; in a batch, it waits for the rest of the batch."""
         if slot is not None:
             payload = slot.batch_response.fill(slot.index, payload)
         if payload is not None and not self.closed:

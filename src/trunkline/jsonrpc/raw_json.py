@@ -130,7 +130,7 @@ def first_byte(raw: Raw) -> int:
 
 
 def compact(payload: Raw | bytes) -> bytes:
-    """Return the same JSON without white space between tokens, hence on one line."""
+    """Return the same JSON on one line, without white space between tokens."""
     return msgspec.json.format(payload, indent=-1)
 
 

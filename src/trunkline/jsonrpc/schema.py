@@ -17,8 +17,8 @@ from trunkline.jsonrpc.message import ErrorMembers, Notification, Request, Respo
 SCHEMA_FILE = "jsonrpc.schema.json"
 
 _SCHEMA_LIMITS = (
-    "The decoder is stricter in what no schema can say: an integer is written as one, 1 and not "
-    "1.0; no key of a message occurs twice; and the length and depth of a payload have limits."
+    "The decoder is stricter than any schema. An integer is written as one, 1 and not 1.0. No key "
+    "of a message occurs twice. The length and depth of a payload have limits."
 )
 
 # Each message: the type that encodes it, and the members that would make it another message.

@@ -1,7 +1,8 @@
 """Transport: carries whole payloads in both directions, and does nothing else.
 
-stdio, a TCP connection, a WebSocket and one HTTP request are each a Transport. So is each end of a
-memory_pipe(), for tests and for programs whose two halves speak JSON-RPC without a network.
+stdio, a TCP connection, a WebSocket and one HTTP request are each a Transport. Each end of a
+memory_pipe() is one too, for tests and for programs whose two halves speak JSON-RPC without a
+network.
 """
 
 import asyncio

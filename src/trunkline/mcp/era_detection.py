@@ -14,7 +14,7 @@ Rules upheld here:
 1. `server/discover` comes first, unless the server is known to speak the session protocol.
 2. An unanswered `server/discover` is not cancelled: its answer counts until `initialize` succeeds.
 3. A timeout alone proves nothing.
-4. A server that refuses the version, but names one that the gateway knows, is asked again at once.
+4. If a server refuses the version and names another that the gateway knows, that is tried at once.
 5. It terminates: no request is sent more than twice, and no server is restarted more than once.
 """
 

@@ -3,7 +3,7 @@
 It never looks into `arguments` or any other member: members that are not read stay bytes.
 
 Rules upheld here:
-1. What was read is what is written: duplicate keys in params or in `_meta` are rejected.
+1. The server reads what was checked here: duplicate keys in params or in `_meta` are rejected.
 2. Members that are not edited keep their bytes, unknown ones included.
 3. A MetaObject never changes. Requests with equal `_meta` share one, and editing creates another.
 """
@@ -243,7 +243,7 @@ class Params:
         """Set the progress token. Other members of `_meta` keep their bytes."""
         call_params = self._call_params
         raw = self._members.get("_meta") if call_params is None else call_params.meta
-        # Every call gets a token: `_meta` is not encoded anew, and only read again if it is needed.
+        # Every call gets a token: `_meta` is not encoded again, and read again only if it is used.
         if raw is None:
             meta = Raw(b'{"progressToken":%d}' % token)
         elif (members := self.meta_object.members) and PROGRESS_TOKEN_KEY not in members:

@@ -6,7 +6,7 @@ A change of a backend's features makes a new Catalog, so readers need no lock.
 
 Rules upheld here:
 1. Every feature can be called. Of two equal names, the first in the order of the configuration
-   keeps it, and the other gets one that names its backend.
+   keeps it, and the other gets a name with its backend.
 2. A backend never renames features of the backends before it.
 3. Lists are in the order of the configuration, and in each backend's own order.
 """

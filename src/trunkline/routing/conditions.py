@@ -5,8 +5,8 @@
                                                                         or ConditionFailed
 
 A condition that reads a missing key fails: it is neither true nor false, and the policy decides
-what follows. This is the only module that imports the CEL library, and it does so when the first
-condition is compiled: the library is an extra, because it has no wheels for musl (Alpine).
+what follows. This is the only module that imports the CEL library, when the first condition is
+compiled. The library is an extra, because it has no wheels for musl (Alpine).
 
 Rules upheld here:
 1. An invalid condition is rejected when it is compiled, with line and column: syntax, names,
@@ -293,7 +293,7 @@ def _read_cost(source: str) -> Cost:
     operations = states = depth = deepest = input_depth = 0
     compares = collects = False
     members: set[str] | None = set()
-    opened: list[bool] = []  # for each open parenthesis, whether it is that of a macro
+    opened: list[bool] = []  # for each open parenthesis, whether it belongs to a macro
     for at, token in enumerate(tokens, 1):
         before, text, after = texts[at - 1 : at + 2]
         if token["text"] is not None:

@@ -37,7 +37,7 @@ from trunkline.routing.schema_validation import (
     read_reference,
 )
 
-# How many definitions are cached: a catalogue is merged anew whenever one server's list changes.
+# How many definitions are cached: a catalogue is merged again whenever one server's list changes.
 MAX_CACHED_TOOLS = 2048
 # Longer definitions are normalised each time.
 MAX_CACHED_BYTES = 32 * 1024

@@ -10,9 +10,9 @@ A schema of one kilobyte can ask for a million checks of one value, by reference
 two references. A schema that recurs in two places doubles its cost with each level of the value.
 `SchemaCost.checks` bounds the number of checks for a value of some size and depth.
 
-A lenient check is about the names of the arguments and not their values: it refuses a missing
-required argument, and an unknown one if the schema allows no others (`required` and
-`additionalProperties: false` at the root, in `allOf` or behind a `$ref` there). Servers often
+A lenient check is about the names of the arguments and not their values. It refuses a missing
+required argument, and an unknown one if the schema allows no others. It reads `required` and
+`additionalProperties: false` at the root, in `allOf`, and behind a `$ref` there. Servers often
 accept values that their schema does not: `"1"` for a number, null for an absent argument.
 
 Nothing is fetched: references to other documents, anchors and dynamic references make a schema

@@ -83,7 +83,7 @@ class UsageHistory:
     def add_search(self, searcher: Searcher, tools: Iterable[str], at: float) -> None:
         """Add a search and the tools that it returned."""
         self._now = at
-        # Inserted again: the first key is that of the principal that has not searched for longest.
+        # Inserted again: the first key belongs to the principal that has not searched for longest.
         surfaces = self._principals.pop(searcher.principal, {})
         self._principals[searcher.principal] = surfaces
         usage = surfaces.pop(searcher.surface, None) or _SurfaceUsage()

@@ -9,8 +9,8 @@ written as a whole, indented. In TOML only the changed lines are written, and co
 
 Invariants upheld here:
 1. Any bytes give a registry or ConfigErrors, and nothing else.
-2. A loaded registry keeps all rules: three sources with the ranks 1, 2 and 3, at least three
-   patterns, no duplicate name or pattern, and no address twice in one topic.
+2. A loaded registry keeps all rules. Each topic has three sources with the ranks 1, 2 and 3, and
+   at least three patterns. No name or pattern is a duplicate, and no address is twice in a topic.
 3. A file with an invalid signature is refused, or its signature does not count, if its curator
    looks at an edited file.
 4. A file is replaced atomically and keeps its permissions. If the path is a link, its target is
@@ -203,7 +203,7 @@ def _check_categories(tree: Table, add_error: AddError) -> None:
         for index, source in enumerate(category.sources):
             item_path = (*path, "sources", index)
             if (other := ranks.setdefault(source.rank, index)) != index:
-                reason = f"rank {source.rank} is that of sources[{other}] already"
+                reason = f"sources[{other}] has rank {source.rank} already"
                 fix = "give the three the ranks 1, 2 and 3"
                 add_error((*item_path, "rank"), reason, fix)
             _check_unique(first_paths, (str(path), source.url), (*item_path, "url"), add_error)

@@ -158,7 +158,7 @@ class SourcesBackend(FunctionBackend):
     async def sources(self, query: Query, threshold: Threshold | None = None) -> ToolResult:
         """Find exactly three vetted sources on a topic, chosen and ranked by people.
 
-        Ask here before searching the web for how to learn, build, secure or fix something: the
+        Ask here before searching the web for how to learn, build, secure or fix something. The
         answer names three sources in the order to look at them, and why each was chosen.
 
         Examples: {"query": "learn rust"}, {"query": "password manager", "threshold": 0.5}
@@ -204,7 +204,7 @@ class SourcesBackend(FunctionBackend):
     ) -> ToolResult:
         """Find vetted sources in this registry and in those that its curator vouches for.
 
-        Each match names its origin: direct is this registry, endorsed is that of another curator.
+        Each match names its origin: direct means this registry, endorsed that of another curator.
         [STALE] means that the registry has not been reachable for an hour or more.
 
         Example: {"query": "run my own mail server"}

@@ -12,7 +12,7 @@ Invariants:
 2. A group that was unregistered, or once seen empty, is never signalled again: its number may have
    been reused.
 3. The reaper ends when its work is done, at the latest some seconds after the gateway.
-4. A reaper runs exactly while there is a child; one that dies is replaced.
+4. A reaper runs exactly while there is a child; if it dies, it is replaced.
 """
 
 import os
@@ -336,7 +336,7 @@ class AdoptedProcesses:
         self._timer = loop.call_later(_REAP_INTERVAL, self.reap)
 
     def reap(self) -> None:
-        """Reap all that have ended."""
+        """Reap all processes that have ended."""
         self._timer.cancel()
         self._timer = self._loop.call_later(_REAP_INTERVAL, self.reap)
         own = {pid for reaper in _reapers.values() for pid in reaper.children()}

@@ -204,7 +204,7 @@ def _socket_filter(families: str) -> bytes:
     others, those = (allow, refuse) if families == "unix" else (refuse, allow)
     # Each: operation, steps to skip if true, and if false, operand. In `struct seccomp_data` the
     # number of the call is at offset 0, the architecture at 4, the first argument at 16. Numbers
-    # from 0x40000000 on are those of x32, which has its own `socket`.
+    # from 0x40000000 on belong to x32, which has its own `socket`.
     program = (
         (load, 0, 0, 4),
         (equal, 1, 0, architecture),
@@ -224,7 +224,7 @@ def _socket_filter(families: str) -> bytes:
 
 
 def _set_limits(limits: "dict[str, int]") -> None:
-    """Set resource limits by the name of their setting; never raise one that is lower already."""
+    """Set resource limits by the name of their setting; never raise a lower limit."""
     numbers = {
         # Not RLIMIT_AS: V8 reserves 1 GB of addresses that it does not use.
         "memory_mib": resource.RLIMIT_DATA,

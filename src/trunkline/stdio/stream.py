@@ -42,7 +42,7 @@ class LineReader(asyncio.Protocol):
         self._ended = False
         self._data_ready = asyncio.Event()
         self.receiver: Callable[[bytes], bool] | None = None
-        """Takes payloads as they arrive; returns False for one that must be queued."""
+        """Takes payloads as they arrive; returns False if the payload must be queued."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""

@@ -6,7 +6,7 @@
 
 A pipe without a reader would block the gateway, so lines are written by a thread, and lines that
 find no room are dropped and counted. Of exceptions only types and locations are shown. Handler and
-thread are those of `logging.handlers`; `docs/design/0027-libraries.md` says what they lack.
+thread come from `logging.handlers`; `docs/design/0027-libraries.md` says what they lack.
 
 Invariants:
 1. At most MAX_LINES_PER_KIND lines of a kind are written per interval, then one line with the

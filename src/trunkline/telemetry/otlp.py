@@ -5,7 +5,7 @@
                   └── full ──> dropped, counted      retryable failure ──> again, later
 
 The protobuf encoding is written by hand and covers only our spans: no events, links or arrays.
-Field numbers are those of opentelemetry/proto/trace/v1/trace.proto; a test decodes the result with
+Field numbers come from opentelemetry/proto/trace/v1/trace.proto; a test decodes the result with
 the real library. The exporter does not know spans: the `deliver` callback encodes and posts them.
 
 Invariants:
