@@ -37,7 +37,7 @@ async def test_a_connection_waits_for_responses_and_requests_in_turn() -> None:
         assert b"".join(transport.written) == (
             b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
         )
-        with pytest.raises(RuntimeError, match="is finished, expected"):
+        with pytest.raises(RuntimeError, match=r"got .* finished"):
             exchange.respond(200)
         transport.written.clear()
         server.data_received(POST)
@@ -64,7 +64,7 @@ async def test_a_started_response_cannot_be_replaced(pieces: tuple[bytes, ...]) 
         for piece in pieces:
             server.data_received(piece)
         exchange = begun.pop()
-        with pytest.raises(RuntimeError, match="is started, expected"):
+        with pytest.raises(RuntimeError, match=r"got .* started"):
             exchange.respond(200, (), b"1")
         exchange.finish()
         assert transport.written[-1] == b"0\r\n\r\n"

@@ -139,8 +139,8 @@ async def test_an_exchange_is_answered_once() -> None:
         client.get("/next")
         await handler.next()
         for late in (exchange.respond, exchange.begin):
-            with pytest.raises(RuntimeError, match="is finished, expected"):
+            with pytest.raises(RuntimeError, match=r"got .* finished"):
                 late(500)
-        with pytest.raises(RuntimeError, match="is finished, expected"):
+        with pytest.raises(RuntimeError, match=r"got .* finished"):
             await exchange.send(b"late")
         assert await client.answer() == (200, {b"content-length": b"0"}, b"")

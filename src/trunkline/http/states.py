@@ -474,5 +474,5 @@ def _look_up(
     following = transitions[state].get(event)
     if following is None:
         expected = next(each for each, events in transitions.items() if event in events)
-        raise InvalidTransition(f"{what} is {state}, expected {expected}")
+        raise InvalidTransition(f"expected {what} that is {expected}, got {what} that is {state}")
     return following

@@ -354,7 +354,7 @@ class Peer:
         `token` comes back with the outcome.
         """
         if self.input_ended:
-            raise LocalProtocolError("the conversation has ended, expected an open one")
+            raise LocalProtocolError("the conversation has ended: open another connection")
         id = self._remapper.remap(original_id, self._name)
         try:
             payload = encode_request(id, method, params)
