@@ -59,7 +59,9 @@ def test_a_release_has_packages_licences_and_a_bill_of_materials(release: Path) 
     assert {file.name for file in release.iterdir()} == NAMES | NOTICES
     bill = json.loads((release / f"trunkline-{__version__}.cdx.json").read_text())
     names = {component["name"] for component in bill["components"]}
-    assert {"trunkline", "trunkline-slim", "msgspec", "cryptography"} <= names
+    assert bill["metadata"]["component"]["name"] == "trunkline"
+    assert {"trunkline-slim", "msgspec", "cryptography"} <= names
+    assert not names & {"pip", "setuptools"}
     licences = release / f"trunkline-{__version__}-third-party-licences.txt"
     assert "Apache License" in licences.read_text()
 

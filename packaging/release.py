@@ -139,9 +139,17 @@ def try_out(target: Path, folder: Path, version: str) -> None:
 
 
 def write_notices(target: Path, python: Path, version: str) -> None:
-    """Write the bill of materials, and the licences of all packages that are installed with us."""
+    """Write the bill of materials, and the licences of all packages that are installed with us.
+
+    Uninstalls pip and its setuptools first: they are no part of what users install.
+    """
+    installed = json.loads(run(python, "-m", "pip", "list", "--format=json"))
+    installers = {each["name"] for each in installed} & {"pip", "setuptools"}
+    run(python, "-m", "pip", "--quiet", "uninstall", "--yes", *sorted(installers))
     bill = target / f"trunkline-{version}.cdx.json"
-    run(TOOLS / "cyclonedx-py", "environment", "--output-reproducible", "-o", bill, python)
+    project = ("--pyproject", PROJECTS[1] / "pyproject.toml")
+    command = (TOOLS / "cyclonedx-py", "environment", *project, "--output-reproducible")
+    run(*command, "-o", bill, python)
     licences = target / f"trunkline-{version}-third-party-licences.txt"
     listed = run(
         TOOLS / "pip-licenses",

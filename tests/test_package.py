@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
@@ -34,6 +35,24 @@ def test_the_wheel_has_types_the_schema_and_the_licence(wheel: Path) -> None:
     assert "trunkline/jsonrpc/jsonrpc.schema.json" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert not [name for name in names if not name.startswith("trunkline")]
+
+
+def test_the_sdist_has_nothing_but_sources(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=HANG_TIMEOUT)
+    (built,) = tmp_path.iterdir()
+    with tarfile.open(built) as archive:
+        paths = [Path(name).parts[1:] for name in archive.getnames()]
+    folders = {parts[0] for parts in paths if len(parts) > 1}
+    assert folders == {"src", "tests", "docs", "examples", "packaging"}
+    assert {parts[0] for parts in paths} - folders == {
+        ".gitignore",
+        "CHANGELOG.md",
+        "LICENSE",
+        "PKG-INFO",
+        "README.md",
+        "pyproject.toml",
+    }
 
 
 def test_the_engine_works_from_the_wheel_alone_and_imports_nothing_of_the_gateway(
@@ -88,6 +107,15 @@ def test_users_install_the_command_and_the_same_version_with_all_packages() -> N
     }
     for key in ("requires-python", "license", "keywords"):
         assert users[key] == slim[key]
+
+
+def test_both_packages_name_the_same_systems_and_versions() -> None:
+    listed = [
+        [each for each in read_project(file)["classifiers"] if each.startswith(("Op", "Pro"))]
+        for file in ("pyproject.toml", "packaging/trunkline/pyproject.toml")
+    ]
+    assert listed[0] == listed[1]
+    assert listed[0][:2] == ["Operating System :: MacOS", "Operating System :: POSIX :: Linux"]
 
 
 def test_the_lock_has_the_packages_of_the_gateway() -> None:
