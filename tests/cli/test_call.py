@@ -98,7 +98,7 @@ def test_a_refused_call_prints_what_the_user_can_do(
     [
         (
             {"type": "rate_limited", "retryAfter": 27, "limit": "tool"},
-            ("the limit of calls is that of tool; try again in 27 s",),
+            ("a rate limit is reached (tool); try again in 27 s",),
         ),
         (
             {"type": "upstream_timeout", "server": "small"},

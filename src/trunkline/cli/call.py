@@ -288,7 +288,7 @@ def next_step(error: RpcError, call: ToolCall) -> tuple[str, ...]:
             return (f"`{_why_command(call, call.identity.subject, arguments)}` names the rule",)
         case ErrorKind.RATE_LIMITED:
             seconds, limit = data.get("retryAfter"), data.get("limit")
-            return (f"the limit of calls is that of {limit}; try again in {seconds} s",)
+            return (f"a rate limit is reached ({limit}); try again in {seconds} s",)
         case ErrorKind.DISABLED:
             return ("`trunkline status` shows who disabled it",)
         case ErrorKind.UPSTREAM_TIMEOUT:

@@ -156,7 +156,7 @@ class Gateway:
     ) -> None:
         """Use these backends, in this order, then existing backends that are not `removed`.
 
-        Upstreams named in `restarted` start anew; the others continue with the new settings.
+        Upstreams named in `restarted` start again; the others continue with the new settings.
         Clients are told of `announced` capabilities even if the catalogue is the same.
         """
         upstreams: list[Upstream] = []

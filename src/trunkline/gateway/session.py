@@ -471,7 +471,7 @@ class Session:
         question = self._adapt_question(ServerRequest(method, params))
         self._pending_requests += 1
         try:
-            # The timeout is that of suspended calls, not of calls, because a person may answer.
+            # The timeout of suspended calls, which is longer, because a person may answer.
             async with asyncio.timeout(self._stateless.suspended_calls.limits.input_timeout):
                 return await self._send_question(question, requester, stream or self.session_stream)
         except TimeoutError:

@@ -306,7 +306,7 @@ class StatelessHandler:
     ) -> Any:
         """Answer a request, or return an awaitable; `stream` carries all messages about it.
 
-        `address` is that of a client whose stream answers no HTTP request, if it is known.
+        `address` is the client address if the stream answers no HTTP request and it is known.
         With `is_counted`, a request that is no call has been counted against the limits.
         """
         if request.id is None:

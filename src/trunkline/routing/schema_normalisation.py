@@ -3,9 +3,9 @@
     definition of a tool ──normalise_tool──> None, if nothing has to change
                                         └──> NormalisedTool: the definition, and what was rewritten
 
-Some clients and model APIs refuse all tools because of one schema that they cannot read: a `type`
-that is a list, an array without `items`, keywords of an older draft. The result is plain JSON
-Schema 2020-12, without `$schema`. docs/reference/config.md lists the rewritten keywords, and the
+Some clients and model APIs refuse all tools because of one schema that they cannot read. Examples
+are a `type` that is a list, an array without `items`, and keywords of an older draft. The result is
+plain JSON Schema 2020-12, without `$schema`. docs/reference/config.md lists the rewritten keywords, and the
 clients that need it.
 
 It parses and compares nothing but schemas. Whether a server's schemas are normalised is decided by
