@@ -5,8 +5,8 @@
 
 Some clients and model APIs refuse all tools because of one schema that they cannot read. Examples
 are a `type` that is a list, an array without `items`, and keywords of an older draft. The result is
-plain JSON Schema 2020-12, without `$schema`. docs/reference/config.md lists the rewritten keywords, and the
-clients that need it.
+plain JSON Schema 2020-12, without `$schema`. The rewritten keywords, and the clients that need it,
+are in docs/reference/config.md.
 
 It parses and compares nothing but schemas. Whether a server's schemas are normalised is decided by
 the caller, and arguments are checked against the original schema.
