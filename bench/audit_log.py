@@ -10,6 +10,8 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from trunkline.audit.call_batch import CallBatchEncoder, newest_records
 from trunkline.audit.hash_chain import HashChain, TipFile
@@ -25,6 +27,7 @@ from trunkline.jsonrpc import Raw, Request
 from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.identity import Caller, Principal
 from trunkline.mcp.methods import CLIENT_REQUESTS
+from trunkline.mcp.params import Params
 from trunkline.mcp.versions import V2025_11_25
 from trunkline.routing.catalog import CatalogEntry
 from trunkline.runtime import tune_memory
@@ -56,10 +59,16 @@ ENTRIES = [
 
 
 def passing(number: int, arguments: Raw = TEXTS) -> CallContext:
+    params = Raw(b'{"name":"x","arguments":%s}' % bytes(arguments))
+    caller = CALLERS[number % 50]
+    client: Any = SimpleNamespace(caller=caller, address="192.0.2.1")
     return CallContext(
-        CALLERS[number % 50],
-        Request(number, "tools/call", Raw(b'{"name":"x","arguments":%s}' % bytes(arguments))),
+        caller,
+        Request(number, "tools/call", params),
         CLIENT_REQUESTS["tools/call"],
+        Params(params),
+        client,
+        has_no_meta=True,
         sequence=number,
         wall_time=1_700_000_000.0 + number / 10,
         started_at=0.0,

@@ -446,6 +446,30 @@ async def test_a_mounted_gateway_without_auth_refuses_clients_on_other_machines(
         assert (await post(app, hello(), client=("::1", 1234))).status == 200
 
 
+FORWARDED = {"x-forwarded-for": "192.0.2.1"}
+
+
+@pytest.mark.parametrize("proxies", [(), ("127.0.0.1",)])
+async def test_without_auth_a_client_behind_a_local_proxy_is_refused(
+    proxies: tuple[str, ...],
+) -> None:
+    app = App(DEFAULT_CONFIG)
+    settings = HttpSettings(listen="127.0.0.1:0", trusted_proxies=proxies)
+    async with hang_guard(), app.running(), app.listening(settings):
+        url = f"{app.origins[0]}/mcp"
+        assert (await fetch(url, hello(), FORWARDED)).status == 403
+        assert (await fetch(url, hello(), {"forwarded": "for=192.0.2.1"})).status == 403
+        assert (await fetch(url, hello(), {"x-forwarded-for": "127.0.0.1"})).status == 200
+        assert app.http_sessions == 1
+
+
+async def test_a_setting_lets_the_gateway_serve_clients_behind_a_local_proxy() -> None:
+    http = HttpSettings(listen="127.0.0.1:0", allow_remote_without_auth=True)
+    app = App(msgspec.structs.replace(DEFAULT_CONFIG, http=http))
+    async with hang_guard(), app.running(), app.listening(http):
+        assert (await fetch(f"{app.origins[0]}/mcp", hello(), FORWARDED)).status == 200
+
+
 @pytest.mark.parametrize("client", REMOTE_CLIENTS)
 async def test_a_setting_lets_a_mounted_gateway_serve_other_machines(client: Any) -> None:
     http = HttpSettings(allow_remote_without_auth=True)

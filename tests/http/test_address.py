@@ -11,6 +11,7 @@ from trunkline.http.address import (
     client_network,
     is_loopback_address,
     is_public_address,
+    names_remote_hop,
     parse_http_url,
     resolve_host,
 )
@@ -197,6 +198,26 @@ def test_a_trusted_proxy_names_the_address_of_the_client(
     peer: str, headers: dict[bytes, bytes], client: str
 ) -> None:
     assert PROXIES.client_address(peer, headers) == client
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({}, False),
+        ({b"x-forwarded-for": b"127.0.0.1"}, False),
+        ({b"x-forwarded-for": b"127.0.0.1, ::1"}, False),
+        ({b"forwarded": b'for="[::1]:80", for=127.0.0.1;proto=https'}, False),
+        ({b"x-forwarded-for": b"127.0.0.1, 192.0.2.1"}, True),
+        ({b"x-forwarded-for": b"127.0.0.1", b"forwarded": b"for=192.0.2.1"}, True),
+        ({b"forwarded": b"for=unknown"}, True),
+        ({b"forwarded": b"proto=https"}, True),
+        ({b"x-forwarded-for": b""}, True),
+    ],
+)
+def test_a_hop_on_another_machine_is_found_in_either_header(
+    headers: dict[bytes, bytes], expected: bool
+) -> None:
+    assert names_remote_hop(headers) is expected
 
 
 def test_only_networks_can_be_trusted() -> None:

@@ -12,7 +12,8 @@ Invariants:
 2. Loopback names are always allowed, and IP addresses for health pages; all other names must be
    listed.
 3. Without authentication, only clients on this machine are served, unless a setting allows others.
-   A client whose address is not known counts as remote.
+   A client whose address is not known counts as remote, and so does one for which a forwarding
+   header names another machine, even if the gateway does not trust the proxy.
 4. A request with two Host, Origin or Authorization headers is rejected: a proxy may have checked
    the other one.
 5. An open stream or WebSocket does not outlive the credentials it was opened with. A running
@@ -27,7 +28,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from trunkline.gateway.stores import SessionLimits
-from trunkline.http.address import is_loopback_address
+from trunkline.http.address import is_loopback_address, names_remote_hop
 from trunkline.http.exchange import HttpRequest
 from trunkline.mcp.identity import LOCAL_PRINCIPAL, Principal
 
@@ -219,11 +220,17 @@ class AllowAll:
 
     def cached_principal(self, request: HttpRequest) -> Principal | None:
         """Return the local principal, or None for a client that is not accepted."""
-        head = request.head
+        head, headers = request.head, request.head.headers
         # Nearly all requests; `bench.hop` shows what the checks below would cost.
-        if head.address == "127.0.0.1" and not head.repeated:
+        if (
+            head.address == "127.0.0.1"
+            and not head.repeated
+            and b"x-forwarded-for" not in headers
+            and b"forwarded" not in headers
+        ):
             return LOCAL_PRINCIPAL
-        is_accepted = self._allow_remote or is_loopback_address(head.address)
+        is_local = is_loopback_address(head.address) and not names_remote_hop(headers)
+        is_accepted = self._allow_remote or is_local
         return LOCAL_PRINCIPAL if is_accepted and _AUTHORIZATION not in head.repeated else None
 
     async def authenticate(self, request: HttpRequest) -> Principal | Challenge:

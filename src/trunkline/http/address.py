@@ -149,6 +149,21 @@ def is_loopback_address(address: str) -> bool:
     return (mapped or found).is_loopback
 
 
+def names_remote_hop(headers: Mapping[bytes, bytes]) -> bool:
+    """Return whether a forwarding header names a client or proxy that is not on this machine.
+
+    Both headers count, whoever sent them: this may only take rights away. A hop without a valid
+    address counts as remote.
+    """
+    hops = [
+        _forwarded_client(hop) if name == b"forwarded" else hop
+        for name in FORWARDING_HEADERS
+        if name in headers
+        for hop in headers[name].decode("latin-1").split(",")
+    ]
+    return not all(hop is not None and hop.is_loopback for hop in map(_parse_hop, hops))
+
+
 def client_network(address: str) -> str:
     """Return the network that one customer has: the IPv4 address, or an IPv6 /64."""
     if ":" not in address:
