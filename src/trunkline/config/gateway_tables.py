@@ -237,7 +237,7 @@ class HttpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         Meta(
             description=(
                 "Serve clients on other machines without [auth], if the application is mounted or "
-                "behind a trusted proxy."
+                "behind a proxy."
             )
         ),
     ] = False
