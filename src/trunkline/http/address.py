@@ -152,7 +152,7 @@ def is_loopback_address(address: str) -> bool:
 def names_remote_hop(headers: Mapping[bytes, bytes]) -> bool:
     """Return whether a forwarding header names a client or proxy that is not on this machine.
 
-    Both headers count, whoever sent them: this may only take rights away. A hop without a valid
+    Both headers count, also those of clients: this may only take rights away. A hop without a valid
     address counts as remote.
     """
     hops = [
