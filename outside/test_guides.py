@@ -18,6 +18,8 @@ from tests.guides.test_guides import follow_page
 WITH_SERVERS = [
     "README.md",
     "docs/start/two-minutes.md",
+    "docs/guides/gateway.md",
+    "docs/guides/http.md",
     "docs/guides/lock-down.md",
     "docs/guides/operate.md",
     "docs/guides/reload.md",

@@ -405,6 +405,7 @@ PAGES: dict[str, Sequence[Step]] = {
     ],
     "docs/guides/embed.md": [PYTHON, PYTHON],
     "docs/guides/gateway.md": [
+        Run(),
         Write(),
         Run(),
         Shows(),
@@ -423,6 +424,7 @@ PAGES: dict[str, Sequence[Step]] = {
         Write(),
     ],
     "docs/guides/http.md": [
+        Run(),
         Write(),
         Run(),
         Shows(),
