@@ -1,7 +1,8 @@
 """HTTP addresses: parse URLs, resolve hosts, classify IP addresses, and find those of clients.
 
 Behind a trusted proxy, the address of a client is read from right to left: each trusted hop names
-the one before it. What stands further left may be written by the client, and is never used.
+the one before it. What stands further left may be written by the client. It is never believed, but
+`names_remote_hop` uses it to refuse.
 
 Only http and https URLs are accepted. Credentials in a URL are rejected, since URLs end up in logs.
 """
