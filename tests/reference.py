@@ -167,6 +167,7 @@ def config_parts() -> dict[str, str]:
 
 
 _NO_DEFAULT = ("Required", "Optional")
+_MIB = 1024 * 1024
 
 
 def _default(entry: Mapping[str, Any]) -> str:
@@ -175,6 +176,8 @@ def _default(entry: Mapping[str, Any]) -> str:
     default = entry.get("default")
     if isinstance(default, float) and default.is_integer():
         default = int(default)
+    if isinstance(default, int) and default >= _MIB and default % _MIB == 0:
+        return f"`{default}` ({default // _MIB} MiB)"
     return "Optional" if default is None else f"`{json.dumps(default)}`"
 
 
