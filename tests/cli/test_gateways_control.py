@@ -15,6 +15,7 @@ from tests.cli.samples import OPERATOR, child, config, run
 from tests.cli.test_gateways_ps import HELLO
 from tests.tasks import HANG_TIMEOUT
 from trunkline.app.control import socket_folders
+from trunkline.cli.gateways import no_gateway
 
 PIPE = subprocess.PIPE
 
@@ -239,7 +240,7 @@ def test_control_commands_without_a_gateway_exit_with_one(
 ) -> None:
     result = run(*command)
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == "trunkline: no gateway of yours is running\n"
+    assert result.stderr == f"trunkline: {no_gateway()}\n"
 
 
 def test_an_unknown_pid_is_reported(runtime: Path) -> None:

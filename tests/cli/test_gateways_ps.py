@@ -16,7 +16,7 @@ from tests.tasks import HANG_TIMEOUT
 from trunkline.app import control
 from trunkline.app.control import GatewayStatus, RunningGateway, SuspendedCallStatus, socket_folders
 from trunkline.audit.log import AuditStatus
-from trunkline.cli.gateways import audit_warnings, format_duration, headline
+from trunkline.cli.gateways import audit_warnings, format_duration, headline, no_gateway
 
 HELLO = (
     b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25",'
@@ -39,7 +39,8 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
 def test_ps_without_a_gateway_prints_a_notice_and_exits_with_zero(runtime: Path) -> None:
     result = run("ps")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == "no gateway of yours is running\n"
+    assert result.stderr == f"{no_gateway()}\n"
+    assert "start one with `trunkline serve`" in result.stderr
     assert json.loads(run("ps", "--json").stdout) == []
 
 

@@ -21,6 +21,7 @@ from trunkline.app import control
 from trunkline.app.control import GatewayStatus, serve_control
 from trunkline.app.reload import ReloadResult
 from trunkline.cli import gateways
+from trunkline.cli.gateways import no_gateway
 from trunkline.cli.serve import reload_lines
 from trunkline.jsonrpc import RpcError
 
@@ -288,11 +289,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_reload_without_a_gateway_exits_with_one(folder: Path) -> None:
     result = run("reload")
-    assert (result.exit_code, result.stderr) == (1, "trunkline: no gateway of yours is running\n")
+    assert (result.exit_code, result.stderr) == (1, f"trunkline: {no_gateway()}\n")
     result = run("reload", "--pid", "7")
     assert (result.exit_code, result.stderr) == (
         1,
-        "trunkline: no gateway of yours is running as 7\n",
+        f"trunkline: {no_gateway(7)}\n",
     )
 
 

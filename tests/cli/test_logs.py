@@ -13,6 +13,7 @@ from tests.cli.test_gateways_control import serving
 from tests.tasks import HANG_TIMEOUT, hang_guard
 from trunkline.app.application import App
 from trunkline.app.control import GatewayStatus, RunningGateway, ServerStatus, server_statuses
+from trunkline.cli.gateways import no_gateway
 from trunkline.config.load import load_config
 from trunkline.gateway.events import BackendStateChanged, GatewayEvent, StrayOutput
 
@@ -67,9 +68,7 @@ def test_logs_are_followed_across_a_restart(runtime: Path, tmp_path: Path) -> No
 
 def test_logs_need_a_gateway_and_one_that_is_named(runtime: Path, tmp_path: Path) -> None:
     nothing = run("logs", "small")
-    assert (nothing.exit_code, nothing.stderr) == (
-        *(1, "trunkline: no gateway of yours is running\n"),
-    )
+    assert (nothing.exit_code, nothing.stderr) == (1, f"trunkline: {no_gateway()}\n")
     with serving(tmp_path / "a", child("small")), serving(tmp_path / "b", child("small")):
         ambiguous = run("logs", "small")
     assert ambiguous.exit_code == 2

@@ -120,9 +120,17 @@ async def find_running_gateway(path: Path | None) -> RunningGateway | None:
     return able[0] if able else None
 
 
+def no_gateway(pid: int | None = None) -> str:
+    """Return what a command prints that needs a running gateway, or the one with this process id."""
+    if pid is not None:
+        return f"no gateway of yours is running as {pid}; `trunkline ps` shows the process ids"
+    remedy = "start one with `trunkline serve`, or run this as the user of the gateway"
+    return f"no gateway of yours is running; {remedy}"
+
+
 def _print_gateways(found: list[RunningGateway]) -> None:
     if not found:
-        print_message("no gateway of yours is running")
+        print_message(no_gateway())
     for status in (gateway.status for gateway in found):
         if status is not None:
             more = " (see `trunkline status`)" if status.disabled else ""
@@ -235,7 +243,7 @@ def run_reload(pid: int | None, as_json: bool) -> None:
             _print_reload(each)
     problems = [line for each in result for line in (each.outcome.problem or "").splitlines()]
     if not result:
-        fail(EXIT_FAILURE, "no gateway of yours is running" + ("" if pid is None else f" as {pid}"))
+        fail(EXIT_FAILURE, no_gateway(pid))
     if problems:
         # Gateways with the same file report the same errors: show each once.
         fail(EXIT_FAILURE, *dict.fromkeys(problems))
@@ -432,7 +440,7 @@ async def _select(selection: GatewaySelection, all_by_default: bool) -> list[Run
             _fail_with_list(f"no gateway of yours has the pid {selection.pid}", found)
         return named
     if not found:
-        fail(EXIT_FAILURE, "no gateway of yours is running")
+        fail(EXIT_FAILURE, no_gateway())
     # Disabling too much is safe; enabling too much is not.
     if len(found) > 1 and not all_by_default and not selection.all_gateways:
         fail(

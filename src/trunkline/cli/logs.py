@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trunkline.app.application import ServerLog
 from trunkline.app.control import RunningGateway, send_command, socket_folders
-from trunkline.cli.gateways import list_gateways
+from trunkline.cli.gateways import list_gateways, no_gateway
 from trunkline.cli.output import EXIT_FAILURE, EXIT_USAGE, fail, print_json_line, print_lines
 from trunkline.jsonrpc import ConnectionLost, RpcError, from_raw
 from trunkline.stdio.stderr_log import StderrLine
@@ -53,8 +53,7 @@ def _choose_gateway(found: list[RunningGateway], server: str, pid: int | None) -
     """Return the socket of the only gateway with this server; exit if there is not one."""
     running = [each for each in found if pid is None or each.pid == pid]
     if not running:
-        as_pid = "" if pid is None else f" as {pid}"
-        fail(EXIT_FAILURE, f"no gateway of yours is running{as_pid}")
+        fail(EXIT_FAILURE, no_gateway(pid))
     having = {
         each.pid: each.path
         for each in running
