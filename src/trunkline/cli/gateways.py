@@ -121,7 +121,7 @@ async def find_running_gateway(path: Path | None) -> RunningGateway | None:
 
 
 def no_gateway(pid: int | None = None) -> str:
-    """Return what a command prints that needs a running gateway, or the one with this process id."""
+    """Return what a command prints if no gateway runs, or none with this process id."""
     if pid is not None:
         return f"no gateway of yours is running as {pid}; `trunkline ps` shows the process ids"
     remedy = "start one with `trunkline serve`, or run this as the user of the gateway"
