@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -24,6 +25,7 @@ UNPACKED = HERE / "bubblewrap" / "usr" / "bin" / "bwrap"
 """Where `make test-outside` unpacks it."""
 
 BUILD_SECONDS = 300.0
+"""How long a step of the build, and a container in all, may take."""
 
 _SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _SETTINGS = (
@@ -176,14 +178,22 @@ class Container:
             pass_fds=[writing],
         )
         os.close(writing)
+        # Reading its output has no timeout, so one that hangs is killed.
+        self._guard = threading.Timer(BUILD_SECONDS, self.process.kill)
+        self._guard.start()
         # Open until the end, when bubblewrap writes the exit code to it.
         self._status = os.fdopen(reading)
-        self.pid = int(json.loads(self._status.readline())["child-pid"])
+        line = self._status.readline()
+        if not line:
+            self.__exit__()
+            raise AssertionError(f"bubblewrap failed with {self.process.returncode}")
+        self.pid = int(json.loads(line)["child-pid"])
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._guard.cancel()
         self.process.kill()
         self.process.communicate()
         self._status.close()
