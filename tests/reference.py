@@ -70,7 +70,7 @@ def command_parts() -> dict[str, str]:
             table = f"\n| argument or option | meaning |\n|---|---|\n{rows}" if rows else ""
         else:
             link = f"#trunkline-{long_name.replace(' ', '-')}"
-            table = f"\nThe options are those of [`trunkline {long_name}`]({link}).\n"
+            table = f"\nIt has the options of [`trunkline {long_name}`]({link}).\n"
         parts[command_heading(name)] = f"{help_text}{usage}{table}\n"
     return parts
 

@@ -18,8 +18,6 @@ ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
-REWRITTEN = [page for page in PAGES if page.name == "0036-site.md"]
-
 MAX_WORDS = 30
 """The longest sentence. Aim at 25."""
 
@@ -54,8 +52,9 @@ INVERTED = re.compile(
 ALLOWED = {
     "src/trunkline/search/words.py": "lists of words",
     "src/trunkline/sources/topics.py": "a list of words",
+    "docs/reference/benchmarks.md": "lists of versions and figures, written by a command",
 }
-"""Files whose strings are no prose, each with the reason."""
+"""Files whose strings are no prose, and pages that are none, each with the reason."""
 
 
 class Sentence(NamedTuple):
@@ -67,15 +66,16 @@ class Sentence(NamedTuple):
         return len(re.findall(r"[^\W_][\w'’./-]*", self.text))
 
 
-END = re.compile(r"(?<=[.!?])[\"”)]?\s+(?=[\"“(*_]*(?:[A-Z]|CODE\b))")
+END = re.compile(r"(?<=[.!?])(?<!e\.g\.)(?<!i\.e\.)[\"”)*_]*\s+(?=[\"“(*_-]*\w)")
 PARAGRAPHS = re.compile(r"\n\s*\n|\n\s*(?:[-*+] |\d+\. )")
 DIAGRAM = re.compile(r"──|[│├└┌┐┘]|^\s*\||\S {3,}\S", re.MULTILINE)
 """What prose does not have: lines and arrows, the rows of a table, columns."""
 
 
 def sentences(text: str, line: int = 1) -> Iterator[Sentence]:
-    """Split text into sentences; code becomes one word."""
-    text = re.sub(r"(`+)[^`]+\1", "CODE", text)
+    """Split text into sentences; code becomes one word, and a list of code too."""
+    text = re.sub(r"<[^<>]+>", "", re.sub(r"(`+)[^`]+\1", "CODE", text))
+    text = re.sub(r"CODE(?:,\s+CODE)+(?:,?\s+(?:and|or)\s+CODE)?", "CODE", text)
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
     start = 0
     for gap in [*PARAGRAPHS.finditer(text), None]:
@@ -211,7 +211,9 @@ def test_docstrings_comments_and_messages_are_easy_to_read(path: Path) -> None:
         pytest.fail("\n".join(found), pytrace=False)
 
 
-@pytest.mark.parametrize("page", REWRITTEN, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_page_is_easy_to_read(page: Path) -> None:
+    if str(page.relative_to(ROOT)) in ALLOWED:
+        return
     if found := list(mistakes(page_sentences(page.read_text(encoding="utf-8")))):
         pytest.fail("\n".join(found), pytrace=False)

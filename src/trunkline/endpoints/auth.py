@@ -12,8 +12,9 @@ Invariants:
 2. Loopback names are always allowed, and IP addresses for health pages; all other names must be
    listed.
 3. Without authentication, only clients on this machine are served, unless a setting allows others.
-   A client whose address is not known counts as remote. So does a client for which a forwarding
-   header names another machine, even if the gateway does not trust the proxy.
+   A client whose address is not known counts as remote. A client that a
+   forwarding header places on another machine counts too, even if the gateway does not trust the
+   proxy.
 4. A request with two Host, Origin or Authorization headers is rejected: a proxy may have checked
    the other one.
 5. An open stream or WebSocket does not outlive the credentials it was opened with. A running
