@@ -144,3 +144,28 @@ async def test_killed_gateway_is_recorded_by_the_next(postgres: Postgres, tmp_pa
     assert lost[-1]["in_flight"] == 0
     code, out, err = await audit(tmp_path, "verify")
     assert code == 0, out + err
+
+
+async def test_no_gateway_starts_with_the_log_of_a_newer_version(
+    postgres: Postgres, tmp_path: Path
+) -> None:
+    async with gateway(tmp_path, SERVERS, make_config(postgres, tmp_path)) as one:
+        await call(one, 1)
+        await wait_for_records(tmp_path, 1)
+    config = tmp_path / "trunkline.toml"
+    serve = (sys.executable, "-m", "trunkline", "serve", "--http", "127.0.0.1:0")
+    with psycopg.connect(postgres.url, autocommit=True) as database:
+        (version,) = database.execute("SELECT version FROM trunkline_audit.chain").fetchone()
+        newer = "UPDATE trunkline_audit.chain SET version = %s"
+        database.execute(newer, (version + 1,))
+        database.execute("DROP INDEX trunkline_audit.record_at")  # as a newer version might
+        try:
+            code, out, err = await run(*serve, "--config", config)
+            assert database.execute(
+                "SELECT to_regclass('trunkline_audit.record_at')"
+            ).fetchone() == (None,)
+        finally:
+            database.execute(newer, (version,))
+    assert (code, out) == (1, "")
+    assert f"cannot serve: postgresql://tester@127.0.0.1:{postgres.port}/postgres: expected" in err
+    assert "a newer version of Trunkline writes it" in err

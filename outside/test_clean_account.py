@@ -83,6 +83,8 @@ async def serving(account: Account) -> AsyncGenerator[Program]:
     async with running(*account.command(program, "serve")) as gateway:
         await gateway.says('"event":"backend_ready".*"backend":"time"')
         yield gateway
+        left = account.processes()
+    await wait_ended(left)
 
 
 async def count_calls(account: Account) -> int:
