@@ -99,7 +99,7 @@ def test_kill_switches_with_a_newer_field_disable_everything_and_are_kept(
     file.path.write_text('{"disabled": [{"kind": "tool", "name": "a__b", "until": 1}]}')
     before = file.path.read_bytes()
     assert {each.kind.value for each in file.load()} == {"all"}
-    assert "start the version of Trunkline that wrote the file" in caplog.text
+    assert "start the Trunkline that wrote the file" in caplog.text
     assert file.path.read_bytes() == before
 
 
