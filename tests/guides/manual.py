@@ -33,7 +33,6 @@ NOT_RUN = {
     ),
     **dict.fromkeys(
         (
-            "pip install trunkline",
             "pip install 'trunkline[conditions,postgresql]'",
             "uv tool install trunkline",
             "uvx trunkline --version",
