@@ -244,6 +244,10 @@ _SAMPLES: tuple[events.GatewayEvent, ...] = (
     events.ConfigReloaded("problem"),
     events.AuthRejected("192.0.2.7", "expired"),
     events.AuditSizeExceeded(1, 100.0, 7.0),
+    events.AuditStateChanged("problem"),
+    events.CatalogChanged(("tools",)),
+    events.WebhookFinished("ops", "kill", "msg_1", "delivered", 1, None),
+    events.WebhookFinished("ops", "kill", "msg_1", "off", 1, "problem"),
     events.LimitReached("anna", "http.max_sessions_per_principal"),
     events.UncheckedTool("fs__read", "fs", "reason"),
     events.SkippedFeatures("fs", ("reason",)),
@@ -267,7 +271,7 @@ def test_the_entry_of_an_event_has_its_kind_level_and_fields_in_the_log() -> Non
         fields.setdefault(name, set()).update(line.fields)
         text = section("events.md", f"### `{name}`")
         kind = re.sub(
-            "^(call|backend)_.*", lambda found: f"{found[1]}_{_PARTS[found[1]]}", line.kind
+            "^(call|backend|webhook)_.*", lambda found: f"{found[1]}_{_PARTS[found[1]]}", line.kind
         )
         assert f"`{kind}`" in text
         assert f"`{line.level}`" in text
@@ -275,7 +279,7 @@ def test_the_entry_of_an_event_has_its_kind_level_and_fields_in_the_log() -> Non
     assert documented == fields
 
 
-_PARTS = {"call": "STATUS", "backend": "STATE"}
+_PARTS = {"call": "STATUS", "backend": "STATE", "webhook": "OUTCOME"}
 
 
 def test_every_other_kind_of_log_line_has_its_row() -> None:

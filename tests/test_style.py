@@ -105,7 +105,7 @@ METHOD_LITERALS = {
     # A question that no call waits for any more.
     "src/trunkline/endpoints/session_state.py": {"notifications/cancelled"},
     # "anna called fs__read" does not state the usual method.
-    "src/trunkline/gateway/events.py": {"tools/call"},
+    "src/trunkline/gateway/event_text.py": {"tools/call"},
     # It ends the wait of a suspended call.
     "src/trunkline/gateway/gateway.py": {"notifications/elicitation/complete"},
     # No request is named like a notification.

@@ -216,6 +216,34 @@ def _flock(descriptor: int, timeout: float) -> Generator[None]:
         os.close(descriptor)
 
 
+class HeldLock:
+    """A lock between processes that is held until `release`, or until the process ends."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor: int | None = descriptor
+
+    @classmethod
+    def try_acquire(cls, path: Path) -> "HeldLock | None":
+        """Lock a file, creating it if needed; return None if another process holds the lock."""
+        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            if sys.platform != "win32":
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return cls(descriptor)
+
+    def release(self) -> None:
+        """Release the lock; may be called twice."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+
 class BackgroundWriter(Generic[T]):
     """Writes changes by key, in a thread and in batches; the last change of a key counts."""
 

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.calls import ended_call
+from trunkline.gateway.event_text import brief_call, call_target, describe_event
 from trunkline.gateway.events import (
     AuditSizeExceeded,
     AuthRejected,
@@ -16,9 +17,6 @@ from trunkline.gateway.events import (
     SkippedFeatures,
     StrayOutput,
     UncheckedTool,
-    brief_call,
-    call_target,
-    describe_event,
 )
 from trunkline.jsonrpc import Incident
 

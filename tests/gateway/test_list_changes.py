@@ -18,7 +18,13 @@ class Clients:
     def __init__(self) -> None:
         self.times: list[tuple[float, frozenset[FeatureKind]]] = []
         self.started = asyncio.Event()
-        self.changes = ListChanges(self._wait_first_start, self._each, GatewayLimits())
+        self.settled: list[frozenset[FeatureKind]] = []
+        self.changes = ListChanges(
+            self._wait_first_start,
+            self._each,
+            GatewayLimits(),
+            lambda kinds: self.settled.append(frozenset(kinds)),
+        )
 
     async def _wait_first_start(self) -> None:
         await self.started.wait()
@@ -38,6 +44,7 @@ def change_at(*times: float, start: float = 0.0) -> list[tuple[float, frozenset[
     for at in times:
         loop.call_at(at, clients.changes.note, [TOOL])
     loop.run_for(10)
+    assert clients.settled == [kinds for _, kinds in clients.times]
     loop.run(clients.changes.aclose())
     loop.close()
     return clients.times

@@ -102,6 +102,7 @@ class NotRun(NamedTuple):
 
 Step = Given | Run | Shows | ShowsJson | Session | Write | NotRun
 PYTHON = NotRun("tests/test_docs.py runs it")
+WEBHOOK = NotRun("tests/cli/test_webhooks.py runs these commands with a receiver")
 PROXY = NotRun("outside/test_proxies.py runs it, with real proxies")
 SYSTEMD = NotRun("it needs systemd, and root")
 UNIT = NotRun("a part of a unit of systemd")
@@ -480,6 +481,9 @@ PAGES: dict[str, Sequence[Step]] = {
         NotRun("expressions for Prometheus"),
         NotRun("tests/app/test_metrics.py has this page"),
         NotRun("tests/app/test_metrics.py has this page"),
+    ],
+    "docs/guides/webhooks.md": [
+        *[WEBHOOK] * 8,
     ],
     "docs/guides/operate.md": [
         config(FILES_SERVER + MAIL_SERVER),

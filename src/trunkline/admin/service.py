@@ -31,13 +31,8 @@ import msgspec
 from msgspec import Struct
 
 from trunkline.files import LOCK_TIMEOUT, file_lock, read_file, replace_file
-from trunkline.gateway.events import (
-    CallBrief,
-    CallSummary,
-    GatewayEvent,
-    brief_call,
-    describe_event,
-)
+from trunkline.gateway.event_text import CallBrief, brief_call, describe_event
+from trunkline.gateway.events import CallSummary, GatewayEvent
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.kill_switch import KillSwitchControl, SwitchError, SwitchResult
 from trunkline.printable import printable

@@ -326,6 +326,7 @@ class App:
         self.usage = build_usage_reader(config, state)
         # Run in order once no call is left.
         self.close_steps: list[Callable[[], Awaitable[None]]] = [*stores.close_steps]
+        self.close_steps += self.telemetry.enable_webhooks(state)
         self._attach_audit_log()
         self.servers = ServerConnector(
             self.gateway,
@@ -392,7 +393,7 @@ class App:
     def _prepare_gateway(self, change: ConfigChange) -> Apply:
         """Prepare everything but HTTP: identity, servers, policy and limits."""
         new, gateway, diff = change.new, self.gateway, change.diff
-        change.postpone("gateway.state_dir", "audit.url", "metrics", "traces", "log")
+        change.postpone("gateway.state_dir", "audit.url", "metrics", "traces", "log", "webhooks")
         servers = enabled_servers(new)
         backends = self._backends(new)
         identity, limits = build_identity(new), build_suspension_limits(new)
@@ -523,6 +524,8 @@ class App:
         self.gateway.pipeline.events.schedule = asyncio.get_running_loop().call_later
         if self.audit_log is not None:
             self.audit_log.start()
+        if self.telemetry.webhooks is not None:
+            self.telemetry.webhooks.start()
         self._update_usage()
 
     def _update_usage(self) -> None:

@@ -1,18 +1,19 @@
-"""Telemetry of a gateway: log, metrics and traces as configured, and masking of its secrets.
+"""Telemetry of a gateway: log, metrics, traces and webhooks, and masking of its secrets.
 
     Telemetry ──> pages for the HTTP router
               ──running──> log, metrics address, trace exporter: from start to end
 
-Metrics and traces are imported only when they are enabled, so that `serve --stdio` starts
+Metrics, traces and webhooks are imported only when they are enabled, so that `serve --stdio` starts
 quickly.
 """
 
 import logging
 import os
 import sys
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from trunkline.audit.log import AuditLog
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from trunkline.app.exporters import GatewayMetrics, TraceExport
     from trunkline.endpoints.pages import HttpPages
     from trunkline.telemetry.otlp import ExportLimits
+    from trunkline.webhooks.delivery import WebhookDelivery
 
 _log = logging.getLogger(__name__)
 
@@ -168,7 +170,7 @@ class EventReporter:
 
 
 class Telemetry:
-    """Metrics, traces and log of one gateway."""
+    """Metrics, traces, log and webhooks of one gateway."""
 
     def __init__(
         self,
@@ -181,6 +183,7 @@ class Telemetry:
         self.metrics: GatewayMetrics | None = None
         self.traces: TraceExport | None = None
         self.log: OpenLog | None = None
+        self.webhooks: WebhookDelivery | None = None
         self._config = config
         self._gateway = gateway
         self._report = report
@@ -232,6 +235,37 @@ class Telemetry:
             "trunkline_audit_excess_bytes",
             "By how much the audit log exceeds its size, since its records are too young.",
             lambda: status().excess_bytes,
+        )
+
+    def enable_webhooks(self, state: Path | None) -> list[Callable[[], Awaitable[None]]]:
+        """Prepare the configured webhooks; return the steps that close them.
+
+        Commands have no state directory, and send no messages.
+        """
+        if not self._config.webhooks or state is None:
+            return []
+        from trunkline.app.webhooks import build_webhooks  # noqa: PLC0415
+
+        events, mask = self._gateway.pipeline.events, self._gateway.mask_secrets
+        self.webhooks = found = build_webhooks(self._config, state, mask, events.emit)
+        events.add_listener(found.record, call_filter="failed")
+        self._register_webhooks(found)
+        return [found.aclose]
+
+    def _register_webhooks(self, webhooks: "WebhookDelivery") -> None:
+        if self.metrics is None:
+            return
+        counter = self.metrics.exposition.counter
+        counter(
+            "trunkline_webhook_messages_total",
+            "Webhook messages that ended, by target and outcome.",
+            webhooks.finished.items,
+            ("target", "outcome"),
+        )
+        counter(
+            "trunkline_webhook_dropped_total",
+            "Webhook messages dropped because too many waited.",
+            lambda: webhooks.dropped,
         )
 
     @property

@@ -28,9 +28,11 @@ from trunkline.audit.writer import DEFAULT_TIMES, AuditWriter, EventQueue, WhenF
 from trunkline.gateway.call_context import CallContext
 from trunkline.gateway.events import (
     AuditSizeExceeded,
+    AuditStateChanged,
     AuthRejected,
     BackendStateChanged,
     CallSummary,
+    CatalogChanged,
     GatewayEvent,
     LimitReached,
     SessionEvicted,
@@ -47,6 +49,8 @@ _log = logging.getLogger(__name__)
 
 # Events that are not recorded: they are for the log only.
 _LOG_ONLY = (
+    AuditStateChanged,
+    CatalogChanged,
     Incident,
     LimitReached,
     SessionEvicted,
@@ -111,7 +115,7 @@ class AuditLog:
             self._calls_in_flight,
             options.retention,
             times=times,
-            on_size_exceeded=self._on_size_exceeded,
+            emit=self._emit,
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
@@ -150,7 +154,7 @@ class AuditLog:
                 self._loop = asyncio.get_running_loop()
             self._writer.start()
 
-    def _on_size_exceeded(self, event: AuditSizeExceeded) -> None:
+    def _emit(self, event: AuditSizeExceeded | AuditStateChanged) -> None:
         """Have the event loop emit an event; called by the writer thread."""
         if self._loop is not None and self._pipeline is not None:
             with suppress(RuntimeError):  # the loop is closed

@@ -24,6 +24,7 @@ from trunkline.gateway.events import (
     CallSummary,
     ConfigReloaded,
     KillSwitchChanged,
+    WebhookFinished,
 )
 from trunkline.jsonrpc import Id, from_raw
 from trunkline.jsonrpc.raw_json import encode_json
@@ -43,7 +44,12 @@ _MAX_CACHED_CLIENTS = 256
 _MAX_CACHED_LABELS = 1024
 
 RareEvent = (
-    BackendStateChanged | KillSwitchChanged | ConfigReloaded | AuthRejected | AuditSizeExceeded
+    BackendStateChanged
+    | KillSwitchChanged
+    | ConfigReloaded
+    | AuthRejected
+    | AuditSizeExceeded
+    | WebhookFinished
 )
 RecordedEvent = CallSummary | RareEvent  # all events that have records
 
@@ -240,8 +246,23 @@ class RecordEncoder:
     def _encode_rare(
         self,
         at: float,
-        event: BackendStateChanged | KillSwitchChanged | ConfigReloaded | AuditSizeExceeded,
+        event: BackendStateChanged
+        | KillSwitchChanged
+        | ConfigReloaded
+        | AuditSizeExceeded
+        | WebhookFinished,
     ) -> AuditEntry:
+        if isinstance(event, WebhookFinished):
+            return self.encode_note(
+                at,
+                "webhook",
+                name=event.target,
+                status=event.outcome,
+                event=event.event,
+                id=event.id,
+                attempts=event.attempts,
+                problem=None if event.problem is None else redact_text(event.problem),
+            )
         if isinstance(event, AuditSizeExceeded):
             return self.encode_note(
                 at,

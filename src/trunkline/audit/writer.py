@@ -35,7 +35,7 @@ from trunkline.audit.records import AuditEntry, QueuedItem, RecordedEvent, Recor
 from trunkline.audit.refusals import RefusalCounter, encode_count
 from trunkline.audit.store import StoreError, WriterHeartbeat
 from trunkline.gateway.call_context import CallContext
-from trunkline.gateway.events import AuditSizeExceeded, CallSummary
+from trunkline.gateway.events import AuditSizeExceeded, AuditStateChanged, CallSummary
 from trunkline.jsonrpc import Raw, Request, to_raw
 from trunkline.routing import breaker
 
@@ -263,7 +263,7 @@ class WriterTimes(Struct, frozen=True):
 DEFAULT_TIMES = WriterTimes()
 
 
-def _ignore_event(_: AuditSizeExceeded) -> None: ...
+def _ignore_event(_: AuditSizeExceeded | AuditStateChanged) -> None: ...
 
 
 class AuditWriter:
@@ -278,9 +278,9 @@ class AuditWriter:
         retention: Retention,
         *,
         times: WriterTimes = DEFAULT_TIMES,
-        on_size_exceeded: Callable[[AuditSizeExceeded], None] = _ignore_event,
+        emit: Callable[[AuditSizeExceeded | AuditStateChanged], None] = _ignore_event,
     ) -> None:
-        """Prepare; the thread calls `on_size_exceeded` when the log has become too large."""
+        """Prepare; the thread calls `emit` with events about the log itself."""
         self.retention = retention
         self.progress = WriterProgress()
         self._queue = queue
@@ -294,7 +294,7 @@ class AuditWriter:
         self._chain: HashChain | None = None
         self._needs_reopen = False
         self._pending: list[AuditEntry] = []
-        self._on_size_exceeded = on_size_exceeded
+        self._emit = emit
         self._prune_at = 0.0
         self._since_prune = 0
 
@@ -426,7 +426,7 @@ class AuditWriter:
         self.progress.excess_bytes = excess
         limit, min_days = self.retention.max_mib, self.retention.min_days
         if excess and not before and limit is not None:
-            self._on_size_exceeded(AuditSizeExceeded(excess, limit, min_days))
+            self._emit(AuditSizeExceeded(excess, limit, min_days))
         return False
 
     def _handle_failure(self, error: Exception) -> bool:
@@ -442,6 +442,7 @@ class AuditWriter:
                 self._queue.limit,
                 exc_info=None if is_expected else error,
             )
+            self._emit(AuditStateChanged(reason))
         progress.error = reason
         progress.failures += 1
         self._needs_reopen = True
@@ -464,6 +465,7 @@ class AuditWriter:
     def _handle_recovery(self) -> None:
         if self.progress.error is not None:
             _log.warning("trunkline: the audit log can be written again")
+            self._emit(AuditStateChanged(None))
             self.progress.error, self.progress.failures = None, 0
 
     def _finish(self, chain: HashChain) -> bool:

@@ -39,7 +39,8 @@ from trunkline.cli.output import (
     print_table,
 )
 from trunkline.cli.times import format_short_time, format_time, parse_past_time
-from trunkline.gateway.events import PAUSE, STATUSES, describe_state
+from trunkline.gateway.event_text import describe_state
+from trunkline.gateway.events import PAUSE, STATUSES
 from trunkline.http.address import is_loopback_address
 from trunkline.jsonrpc import Raw, from_raw
 from trunkline.printable import printable

@@ -25,7 +25,7 @@ from trunkline.cli.output import (
 from trunkline.cli.startup import StartupWatcher, build_app, unready_reason
 from trunkline.config import Config
 from trunkline.gateway.enforcement import find_unchecked_tools
-from trunkline.gateway.events import describe_state
+from trunkline.gateway.event_text import describe_state
 from trunkline.gateway.settings import HEALTHY_STATES
 from trunkline.mcp.features import FeatureKind
 from trunkline.mcp.versions import find_revision

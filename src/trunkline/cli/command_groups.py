@@ -1,4 +1,4 @@
-"""The command groups `sources`, `token`, `key`, `audit` and `policy`, and options that are shared.
+"""Command groups: `sources`, `token`, `key`, `audit`, `policy`, `webhooks`; shared options.
 
 Each command imports its module when it runs, so that none pays for the imports of another.
 """
@@ -409,3 +409,53 @@ def check_expectations(
     from trunkline.cli.policy import run_policy_test  # noqa: PLC0415
 
     run_policy_test(file, config, json)
+
+
+# webhooks
+
+webhooks_program = typer.Typer(
+    help="Show webhooks, try them, and send dead messages again.", no_args_is_help=True
+)
+
+WebhookArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="The name of a webhook in the configuration.")
+]
+
+
+@webhooks_program.command("list")
+def list_webhooks(
+    dead: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="List the dead messages of this webhook instead."),
+    ] = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List the webhooks, and how many messages wait for each."""
+    from trunkline.cli.webhooks import run_list  # noqa: PLC0415
+
+    run_list(config, dead, json)
+
+
+@webhooks_program.command("test")
+def try_webhook(name: WebhookArgument, config: ConfigOption = None) -> None:
+    """Send a test message from this process, and print what the receiver answers."""
+    from trunkline.cli.webhooks import run_test  # noqa: PLC0415
+
+    run_test(name, config)
+
+
+@webhooks_program.command()
+def retry(name: WebhookArgument, config: ConfigOption = None) -> None:
+    """Switch a webhook on again, and send its dead messages once more."""
+    from trunkline.cli.webhooks import run_retry  # noqa: PLC0415
+
+    run_retry(name, config)
+
+
+@webhooks_program.command()
+def secret() -> None:
+    """Print a new signing key for `secret_env`."""
+    from trunkline.cli.webhooks import run_secret  # noqa: PLC0415
+
+    run_secret()

@@ -52,7 +52,7 @@ from trunkline.config.own_entries import CONFIG_FILE
 from trunkline.config.server_table import BACKEND_KINDS
 from trunkline.config.write_toml import is_literal_secret
 from trunkline.files import folder_lock, rewrite_file
-from trunkline.gateway.events import describe_state
+from trunkline.gateway.event_text import describe_state
 from trunkline.gateway.settings import HEALTHY_STATES
 from trunkline.mcp.features import FeatureKind
 from trunkline.printable import secrets_in_arguments

@@ -40,7 +40,7 @@ from trunkline.cli.output import (
     print_message,
     print_table,
 )
-from trunkline.gateway.events import describe_state
+from trunkline.gateway.event_text import describe_state
 from trunkline.jsonrpc import ConnectionLost, RpcError, from_raw
 from trunkline.mcp.identity import LOCAL_PRINCIPAL
 from trunkline.routing.kill_switch import parse_switch

@@ -20,6 +20,7 @@ from trunkline.cli.command_groups import (
     sources_program,
     tail,
     token_program,
+    webhooks_program,
 )
 
 # Headings in the output of --help, in this order.
@@ -487,4 +488,5 @@ program.add_typer(policy_program, name="policy", rich_help_panel=_ACCESS)
 program.add_typer(key_program, name="key", rich_help_panel=_ACCESS)
 program.add_typer(token_program, name="token", rich_help_panel=_ACCESS)
 program.add_typer(audit_program, name="audit", rich_help_panel=_AUDIT)
+program.add_typer(webhooks_program, name="webhooks", rich_help_panel=_AUDIT)
 program.add_typer(sources_program, name="sources", rich_help_panel=_SOURCES)

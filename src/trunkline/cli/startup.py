@@ -19,7 +19,7 @@ from trunkline.app.nesting import find_nesting_error
 from trunkline.cli.locations import user_state_dir
 from trunkline.cli.output import EXIT_FAILURE, fail, first_line, print_message, progress
 from trunkline.config import Config
-from trunkline.gateway.events import state_clause
+from trunkline.gateway.event_text import state_clause
 from trunkline.gateway.gateway import Gateway
 from trunkline.gateway.registry import Registry
 from trunkline.gateway.settings import HEALTHY_STATES, UpstreamState

@@ -78,6 +78,13 @@ from trunkline.config.telemetry_tables import (
     resolve_metrics,
     resolve_traces,
 )
+from trunkline.config.webhook_table import (
+    WebhookSettings,
+    WebhooksField,
+    WebhookTable,
+    check_webhooks,
+    resolve_webhooks,
+)
 from trunkline.documents.errors import ErrorCollector
 from trunkline.documents.parser import Table
 from trunkline.documents.validation import drop_null
@@ -107,6 +114,7 @@ class Config(Struct, frozen=True, kw_only=True):
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     traces: TracesSettings = field(default_factory=TracesSettings)
     log: LogSettings = field(default_factory=LogSettings)
+    webhooks: tuple[WebhookSettings, ...] = ()
     policy: PolicySettings = field(default_factory=PolicySettings)
     source: Path | None = None
     notes: tuple[str, ...] = ()
@@ -126,6 +134,8 @@ class Config(Struct, frozen=True, kw_only=True):
         yield from self.traces.headers.values()
         yield self.metrics.token or ""
         yield self.audit.url or ""
+        for webhook in self.webhooks:
+            yield from webhook.key_texts
         if self.auth is not None and self.auth.jwt is not None:
             yield (self.auth.jwt.secret or b"").decode("utf-8", "replace")
 
@@ -165,6 +175,7 @@ class ConfigTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     log: Annotated[LogSettings, Meta(description=LogSettings.__doc__)] = field(
         default_factory=LogSettings
     )
+    webhooks: WebhooksField = ()
     roles: RolesField = field(default_factory=dict[str, RoleTable])
     policy: RulesField = ()
 
@@ -188,6 +199,7 @@ TABLE_HOOKS = {
     "log": TableHooks(),
     "audit": TableHooks(check_audit, resolve_audit, portable_audit),
     "limits": TableHooks(check_limits),
+    "webhooks": TableHooks(check_webhooks, resolve_webhooks),
     "roles": TableHooks(),
     "policy": TableHooks(check_policy, resolve_policy),
 }
@@ -213,6 +225,7 @@ _SCHEMA_TITLES = {
     MetricsTable: "metrics",
     TracesSettings: "traces",
     LogSettings: "log",
+    WebhookTable: "webhook",
     RoleTable: "role",
     RuleTable: "rule",
 }

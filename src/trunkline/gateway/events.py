@@ -1,4 +1,4 @@
-"""Events of the gateway, the bus that delivers them, and their text for logs and operators.
+"""Events of the gateway, and the bus that delivers them; `event_text` puts them into words.
 
     calls, upstreams, kill switches, configuration ──emit──> audit log, metrics, log, admin
 
@@ -8,7 +8,6 @@ sent: a batch takes a fraction of the time.
 Invariants:
 1. A listener that fails is reported; the others still get the event.
 2. Each listener gets all events in the order in which they happened.
-3. Event text never contains arguments or results, nor credentials, query or fragment of a URL.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +23,6 @@ from trunkline.jsonrpc.errors import (
     report_incident,
     to_rpc_error,
 )
-from trunkline.printable import clip_text, redact_userinfo
 
 _T = TypeVar("_T")
 
@@ -80,6 +78,13 @@ class AuthRejected(Struct, frozen=True):
 
     address: str
     reason: str
+
+
+class AuditStateChanged(Struct, frozen=True):
+    """The audit log cannot be written, or can be written again."""
+
+    problem: str | None
+    """Why it cannot be written; None if it can."""
 
 
 class AuditSizeExceeded(Struct, frozen=True):
@@ -142,12 +147,35 @@ class SessionSharing(Struct, frozen=True):
     """Why all clients share one session; None if they no longer do."""
 
 
+class CatalogChanged(Struct, frozen=True):
+    """The lists of the gateway have changed and settled."""
+
+    lists: tuple[str, ...]
+    """Which ones, such as `tools`."""
+
+
+class WebhookFinished(Struct, frozen=True):
+    """A webhook message has ended, or its target was switched off."""
+
+    target: str
+    event: str
+    """The event that the message is about."""
+    id: str
+    outcome: str
+    """`delivered`, `dead` (not sent again) or `off` (nothing is sent to the target any more)."""
+    attempts: int
+    problem: str | None
+
+
 SystemEvent: TypeAlias = (
     BackendStateChanged
     | KillSwitchChanged
     | ConfigReloaded
     | AuthRejected
+    | AuditStateChanged
     | AuditSizeExceeded
+    | CatalogChanged
+    | WebhookFinished
     | LimitReached
     | UncheckedTool
     | SkippedFeatures
@@ -298,165 +326,3 @@ class EventBus:
         except Exception as error:
             if not isinstance(event, Incident):  # reporting a failed report would never end
                 to_rpc_error(error, name, self._report)
-
-
-# Events as text
-
-_MAX_ADDRESS_CHARS = 512
-"""How many characters of a URI are looked at; no consumer shows as many."""
-
-Sanitize = Callable[[str], str]
-"""Makes foreign text printable."""
-
-
-class CallBrief(NamedTuple):
-    """The facts about a call that logs and operators see; unlike its summary, no arguments."""
-
-    subject: str
-    method: str
-    name: str
-    status: str
-    reason: str | int | None
-    """The kind of the error, else its code."""
-    seconds: float
-
-
-def call_target(event: CallSummary, max_length: int | None = None) -> str:
-    """Return the name or URI of a call, without secrets in a URI, cut to `max_length`."""
-    name = event.name
-    # A name is a URI only if it looks like one.
-    if event.context.method.target != "name" or "://" in name:
-        name = _public_address(name)
-    return name[:max_length]
-
-
-def _public_address(address: str) -> str:
-    """Return a URI without user info, query and fragment."""
-    place = redact_userinfo(clip_text(address, _MAX_ADDRESS_CHARS), any_name=True)
-    return place.partition("?")[0].partition("#")[0][:_MAX_ADDRESS_CHARS]
-
-
-def brief_call(event: CallSummary, max_length: int | None = None) -> CallBrief:
-    """Return the facts about a call, with names cut to `max_length`."""
-    reason = None if event.error_code is None else event.error_kind or event.error_code
-    subject = event.principal.label[:max_length]
-    name = call_target(event, max_length)
-    return CallBrief(subject, event.method, name, event.status, reason, event.duration)
-
-
-def describe_event(event: GatewayEvent | CallBrief, sanitize: Sanitize = str) -> str:
-    """Return an event as one line of text."""
-    match event:
-        case CallSummary():
-            return describe_event(brief_call(event), sanitize)
-        case CallBrief():
-            return _describe_call(event, sanitize)
-        case BackendStateChanged(name, state, error, retry_in, stderr):
-            reason = f": {sanitize(error)}" if error else ""
-            written = f"; stderr: {' | '.join(map(sanitize, stderr))}" if stderr else ""
-            return f"server {sanitize(name)} {state_clause(state, retry_in)}{reason}{written}"
-        case KillSwitchChanged():
-            return _describe_switch(event, sanitize)
-        case ConfigReloaded():
-            return _describe_reload(event, sanitize)
-        case AuthRejected(address, reason):
-            return f"request from {sanitize(address)} rejected: {sanitize(reason)}"
-        case AuditSizeExceeded() | LimitReached():
-            return _describe_excess(event, sanitize)
-        case UncheckedTool(name, _, reason):
-            return f"the arguments of {sanitize(name)} are not checked: {sanitize(reason)}"
-        case SkippedFeatures() | StrayOutput():
-            return _describe_mistake(event, sanitize)
-        case SessionEvicted() | SessionSharing():
-            return _describe_session(event, sanitize)
-        case Incident(id, method):
-            return f"incident {id} in {sanitize(method) or 'the gateway'}"
-
-
-def describe_state(state: str, retry_in: float | None = None) -> str:
-    """Return the state of a server in words, such as `failed, retrying in 5.7 s`."""
-    when = "" if retry_in is None else f" in {retry_in:g} s"
-    match state:
-        case "waiting":
-            return f"failed, retrying{when}"
-        case "failed":
-            return "failed, not retried"
-        case "circuit_open":
-            return f"failing, next trial call{when}"
-        case "half_open":
-            return "failing, on trial"
-        case "not_started":
-            return "not started"
-        case "idle_stopped":
-            return "stopped while idle"
-        case _:
-            return state
-
-
-def state_clause(state: str, retry_in: float | None = None) -> str:
-    """Return the state of a server as a predicate: `is ready`, `failed, not retried`."""
-    words = describe_state(state, retry_in)
-    return words if words.startswith(("failed", "stopped while")) else f"is {words}"
-
-
-def _describe_call(call: CallBrief, sanitize: Sanitize) -> str:
-    action = "called" if call.method == "tools/call" else f"called {call.method} of"
-    reason = "" if call.reason is None else f" ({call.reason})"
-    milliseconds = round(call.seconds * 1000, 2)
-    end = f"{call.status}{reason} in {milliseconds:g} ms"
-    return f"{sanitize(call.subject)} {action} {sanitize(call.name) or '?'}: {end}"
-
-
-def _describe_switch(event: KillSwitchChanged, sanitize: Sanitize) -> str:
-    by = sanitize(event.by)
-    if event.kind == PAUSE:
-        return f"the gateway is {'paused' if event.disabled else 'resumed'} by {by}"
-    target = f"{event.kind} {sanitize(event.name)}" if event.name else event.kind
-    return f"{target} is {'disabled' if event.disabled else 'revived'} by {by}"
-
-
-def _describe_mistake(event: SkippedFeatures | StrayOutput, sanitize: Sanitize) -> str:
-    server = f"server {sanitize(event.backend)}"
-    if isinstance(event, StrayOutput):
-        count = "" if event.lines == 1 else f" ({event.lines} lines)"
-        what = "writes text to stdout, which is for JSON-RPC only"
-        return f"{server} {what}{count}: {sanitize(event.sample)}"
-    first, *others = map(sanitize, event.reasons)
-    more = f", and {len(others)} more" if others else ""
-    return f"{server} lists unusable features: {first}{more}"
-
-
-def _describe_session(event: SessionEvicted | SessionSharing, sanitize: Sanitize) -> str:
-    server = f"server {sanitize(event.backend)}"
-    if isinstance(event, SessionEvicted):
-        return (
-            f"{server}: the session of an idle client was closed to make room for another client, "
-            f"and its state is lost (max_sessions = {event.max_sessions})"
-        )
-    if event.reason is None:
-        return f"{server} can have several sessions again"
-    return (
-        f"{server} cannot have a second session: {sanitize(event.reason)}; all clients share the "
-        "first one, and it can ask them nothing (max_sessions = 0 lets it ask)"
-    )
-
-
-def _describe_excess(event: AuditSizeExceeded | LimitReached, sanitize: Sanitize) -> str:
-    if isinstance(event, LimitReached):
-        ended = "its longest idle session has ended"
-        effect = ended if event.session_ended else "a request is refused"
-        return f"{sanitize(event.subject)} has reached {event.limit}: {effect}"
-    mebibytes = event.excess_bytes / 1024 / 1024
-    return (
-        f"the audit log is {mebibytes:.1f} MiB larger than audit.max_mib = {event.max_mib:g}: "
-        f"records younger than audit.min_days = {event.min_days:g} are kept; "
-        "find out what is recorded so often, or raise audit.max_mib"
-    )
-
-
-def _describe_reload(event: ConfigReloaded, sanitize: Sanitize) -> str:
-    if event.problem is not None:
-        problems = " | ".join(event.problem.splitlines())
-        return f"configuration not reloaded: {sanitize(problems)}"
-    changes = ", ".join(map(sanitize, event.changed)) or "nothing has changed"
-    return f"configuration reloaded: {changes}"

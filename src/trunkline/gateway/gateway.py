@@ -16,6 +16,7 @@ from trunkline.gateway.backend import ConnectBackend
 from trunkline.gateway.client import PrincipalWatcher, Requester, RequestStream, SessionStream
 from trunkline.gateway.events import (
     BackendStateChanged,
+    CatalogChanged,
     EventBus,
     LimitReached,
     SkippedFeatures,
@@ -117,7 +118,7 @@ class Gateway:
         self._stray_lines: dict[str, tuple[int, float]] = {}
         self.registry.add_listener(self._on_catalog_changed)
         self._list_changes = ListChanges(
-            self.registry.wait_first_start, self._list_watchers, limits
+            self.registry.wait_first_start, self._list_watchers, limits, self._emit_catalog_changed
         )
         self.registry.add_listener(self._list_changes.note)
 
@@ -334,6 +335,10 @@ class Gateway:
     def _on_catalog_changed(self, _: tuple[FeatureKind, ...]) -> None:
         for backend in self.registry.snapshots():
             self._emit_skipped(backend)
+
+    def _emit_catalog_changed(self, kinds: Collection[FeatureKind]) -> None:
+        if self.pipeline.events:
+            self.pipeline.events.emit(CatalogChanged(tuple(sorted(kind.value for kind in kinds))))
 
     def _list_watchers(self) -> Iterator[Callable[[Collection[FeatureKind]], None]]:
         """Yield the functions that notify the clients of changed lists."""

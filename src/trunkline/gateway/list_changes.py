@@ -62,14 +62,16 @@ class ListChanges:
         wait_first_start: Callable[[], Awaitable[None]],
         clients: Callable[[], Iterator[NotifyClient]],
         limits: GatewayLimits,
+        on_settled: Callable[[Collection[FeatureKind]], None],
     ) -> None:
         """Start without changes.
 
         `wait_first_start` waits until all servers have been tried. `clients` yields a function for
-        each client.
+        each client. `on_settled` is called before the clients are notified.
         """
         self._wait_first_start = wait_first_start
         self._clients = clients
+        self._on_settled = on_settled
         self._delay = limits.list_change_delay
         self._max_delay = limits.max_list_change_delay
         self._kinds: set[FeatureKind] = set()
@@ -91,6 +93,7 @@ class ListChanges:
         while self._kinds:
             await self._wait_settled()
             kinds, self._kinds = tuple(self._kinds), set()
+            self._on_settled(kinds)
             await self._notify(kinds)
 
     async def _wait_settled(self) -> None:

@@ -21,11 +21,14 @@ import msgspec
 from msgspec import Struct
 
 from trunkline.gateway.call_context import COMPLETED_STATUSES
+from trunkline.gateway.event_text import brief_call, describe_event
 from trunkline.gateway.events import (
     AuditSizeExceeded,
+    AuditStateChanged,
     AuthRejected,
     BackendStateChanged,
     CallSummary,
+    CatalogChanged,
     ConfigReloaded,
     GatewayEvent,
     KillSwitchChanged,
@@ -35,8 +38,7 @@ from trunkline.gateway.events import (
     SkippedFeatures,
     StrayOutput,
     UncheckedTool,
-    brief_call,
-    describe_event,
+    WebhookFinished,
 )
 from trunkline.jsonrpc import Incident, RpcError
 from trunkline.mcp.params import Params
@@ -94,50 +96,80 @@ def event_line(event: GatewayEvent) -> LogLine:
     """Return the line for an event."""
     if isinstance(event, CallSummary):
         return _call_line(event)
-    if isinstance(event, BackendStateChanged):
-        return _backend_line(event)
-    text = describe_event(event, clean_text)
-    if isinstance(event, KillSwitchChanged):
-        name, by = clean_text(event.name), clean_text(event.by)
-        fields = {"kind": event.kind, "name": name, "disabled": event.disabled, "by": by}
-        return LogLine("warning" if event.disabled else "info", "switch", text, fields)
-    if isinstance(event, ConfigReloaded):
-        return _reload_line(event, text)
-    if isinstance(event, AuthRejected):
-        fields = {"address": clean_text(event.address), "reason": clean_text(event.reason)}
-        return LogLine("info", "auth_rejected", text, fields)
-    if isinstance(event, AuditSizeExceeded):
-        fields = {
-            "excess_bytes": event.excess_bytes,
-            "max_mib": event.max_mib,
-            "min_days": event.min_days,
-        }
-        return LogLine("warning", "audit_size_exceeded", text, fields)
-    if isinstance(event, LimitReached):
-        fields = {
-            "subject": clean_text(event.subject),
-            "limit": event.limit,
-            "session_ended": event.session_ended,
-        }
-        return LogLine("warning", "limit_reached", text, fields)
-    if isinstance(event, UncheckedTool):
-        fields = {
-            "tool": clean_text(event.name),
-            "backend": event.backend,
-            "reason": clean_text(event.reason),
-        }
-        return LogLine("warning", "tool_unchecked", text, fields)
-    if isinstance(event, SkippedFeatures):
-        reasons = [clean_text(reason) for reason in event.reasons]
-        fields = {"backend": event.backend, "reasons": reasons}
-        return LogLine("warning", "features_skipped", text, fields)
-    if isinstance(event, StrayOutput):
-        sample = clean_text(event.sample)
-        fields = {"backend": event.backend, "sample": sample, "lines": event.lines}
-        return LogLine("warning", "stray_output", text, fields)
-    if isinstance(event, SessionEvicted | SessionSharing):
-        return _session_line(event, text)
-    return _incident_line(event, text)
+    return _LINES[type(event)](event, describe_event(event, clean_text))
+
+
+def _switch_line(event: KillSwitchChanged, text: str) -> LogLine:
+    name, by = clean_text(event.name), clean_text(event.by)
+    fields = {"kind": event.kind, "name": name, "disabled": event.disabled, "by": by}
+    return LogLine("warning" if event.disabled else "info", "switch", text, fields)
+
+
+def _rejected_line(event: AuthRejected, text: str) -> LogLine:
+    fields = {"address": clean_text(event.address), "reason": clean_text(event.reason)}
+    return LogLine("info", "auth_rejected", text, fields)
+
+
+def _audit_state_line(event: AuditStateChanged, text: str) -> LogLine:
+    fields = {} if event.problem is None else {"problem": clean_text(event.problem)}
+    # Debug: the writer of the audit log has already logged it, with details.
+    return LogLine("debug", "audit_state", text, fields)
+
+
+def _audit_size_line(event: AuditSizeExceeded, text: str) -> LogLine:
+    fields = {
+        "excess_bytes": event.excess_bytes,
+        "max_mib": event.max_mib,
+        "min_days": event.min_days,
+    }
+    return LogLine("warning", "audit_size_exceeded", text, fields)
+
+
+def _lists_line(event: CatalogChanged, text: str) -> LogLine:
+    return LogLine("debug", "lists_changed", text, {"lists": list(event.lists)})
+
+
+def _limit_line(event: LimitReached, text: str) -> LogLine:
+    fields = {
+        "subject": clean_text(event.subject),
+        "limit": event.limit,
+        "session_ended": event.session_ended,
+    }
+    return LogLine("warning", "limit_reached", text, fields)
+
+
+def _unchecked_line(event: UncheckedTool, text: str) -> LogLine:
+    fields = {
+        "tool": clean_text(event.name),
+        "backend": event.backend,
+        "reason": clean_text(event.reason),
+    }
+    return LogLine("warning", "tool_unchecked", text, fields)
+
+
+def _skipped_line(event: SkippedFeatures, text: str) -> LogLine:
+    reasons = [clean_text(reason) for reason in event.reasons]
+    fields = {"backend": event.backend, "reasons": reasons}
+    return LogLine("warning", "features_skipped", text, fields)
+
+
+def _stray_line(event: StrayOutput, text: str) -> LogLine:
+    sample = clean_text(event.sample)
+    fields = {"backend": event.backend, "sample": sample, "lines": event.lines}
+    return LogLine("warning", "stray_output", text, fields)
+
+
+def _webhook_line(event: WebhookFinished, text: str) -> LogLine:
+    fields: dict[str, Any] = {
+        "target": event.target,
+        "event": event.event,
+        "id": event.id,
+        "attempts": event.attempts,
+    }
+    if event.problem is not None:
+        fields["problem"] = clean_text(event.problem)
+    level: LogLevel = "debug" if event.outcome == "delivered" else "warning"
+    return LogLine(level, f"webhook_{event.outcome}", text, fields)
 
 
 def _session_line(event: SessionEvicted | SessionSharing, text: str) -> LogLine:
@@ -182,7 +214,7 @@ def _client_name(event: CallSummary) -> str | None:
         return None
 
 
-def _backend_line(event: BackendStateChanged) -> LogLine:
+def _backend_line(event: BackendStateChanged, text: str) -> LogLine:
     fields: dict[str, Any] = {"backend": event.name, "state": event.state}
     if event.error is not None:
         fields["error"] = clean_text(event.error)
@@ -191,7 +223,7 @@ def _backend_line(event: BackendStateChanged) -> LogLine:
     if event.stderr:
         fields["stderr"] = [clean_text(line) for line in event.stderr]
     level = _STATE_LEVELS.get(event.state, "warning")
-    return LogLine(level, f"backend_{event.state}", describe_event(event, clean_text), fields)
+    return LogLine(level, f"backend_{event.state}", text, fields)
 
 
 def _reload_line(event: ConfigReloaded, text: str) -> LogLine:
@@ -217,6 +249,26 @@ def _incident_line(incident: Incident, text: str) -> LogLine:
         "locations": locations,
     }
     return LogLine("error", "incident", text, fields)
+
+
+_LINES: dict[type[object], Callable[[Any, str], LogLine]] = {
+    BackendStateChanged: _backend_line,
+    KillSwitchChanged: _switch_line,
+    ConfigReloaded: _reload_line,
+    AuthRejected: _rejected_line,
+    AuditStateChanged: _audit_state_line,
+    AuditSizeExceeded: _audit_size_line,
+    CatalogChanged: _lists_line,
+    LimitReached: _limit_line,
+    UncheckedTool: _unchecked_line,
+    SkippedFeatures: _skipped_line,
+    StrayOutput: _stray_line,
+    SessionEvicted: _session_line,
+    SessionSharing: _session_line,
+    WebhookFinished: _webhook_line,
+    Incident: _incident_line,
+}
+"""The line of each event but calls, which gets the event and its text."""
 
 
 def trace_delivery_line(error: str | None) -> LogLine:

@@ -25,7 +25,8 @@ from msgspec import Struct
 
 from trunkline.gateway.call_context import CallContext, read_traceparent
 from trunkline.gateway.client import http_request_of
-from trunkline.gateway.events import CallSummary, call_target
+from trunkline.gateway.event_text import call_target
+from trunkline.gateway.events import CallSummary
 from trunkline.http.exchange import RequestHead
 from trunkline.jsonrpc import Id
 from trunkline.jsonrpc.errors import IncidentReporter, to_rpc_error
