@@ -134,6 +134,7 @@ TABLES = {
     "limits": "limits",
     "roles.NAME": "role",
     "policy": "rule",
+    "webhooks": "webhook",
     "servers.NAME": "server",
     "servers.NAME.sandbox": "sandbox",
     "servers.NAME.oauth": "oauth",

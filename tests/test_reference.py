@@ -141,13 +141,13 @@ def test_the_entry_of_a_key_has_a_description_and_an_example_that_loads(
     found: Any = tomllib.loads(blocks[0])
     for part in table.split("."):
         found = next(iter(found.values())) if part == "NAME" else found[part]
-    assert name in (found[0] if table == "policy" else found)
+    assert name in (found[0] if table in {"policy", "webhooks"} else found)
     for file in ("tls/chain.pem", "tls/key.pem", "jwks.json", ".env"):
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).write_text("")
     file = tmp_path / "trunkline.toml"
     file.write_text(completed(table, blocks[0]))
-    variables = re.findall(r'\$\{(\w+)\}|_env = "(\w+)"', file.read_text())
+    variables = re.findall(r'\$\{(\w+)\}|"([A-Z_]+_KEY)"|_env = "(\w+)"', file.read_text())
     config = load_config(file, dict.fromkeys(map("".join, variables), "x" * 40))
     assert config.notes == ()
     assert [server.unresolved for server in config.servers if server.unresolved] == []
