@@ -161,7 +161,7 @@ def test_all_errors_are_reported_at_once(tmp_path: Path) -> None:
         (
             "[web]",
             "1: web: unknown key; known keys are gateway, http, kill_switch, auth, audit, "
-            "limits, servers, metrics, traces, log, roles, policy",
+            "limits, servers, metrics, traces, log, webhooks, roles, policy",
         ),
         ("servers = 3", "1: servers: expected a table; write [servers.NAME]"),
         ("[servers]\nfs = 3", "2: servers.fs: expected a table; write [servers.NAME]"),
@@ -350,10 +350,10 @@ def test_the_toml_examples_of_the_manual_load(tmp_path: Path) -> None:
     examples = blocks(tmp_path / "tables.md", "toml")
     assert len(examples) >= 8
     for line, text in examples:
-        names = re.findall(r"\$\{([A-Z_]+)\}|token_env = \"([A-Z_]+)\"", text)
+        names = re.findall(r"\$\{([A-Z_]+)\}|_env = \"([A-Z_]+)\"", text)
         (tmp_path / ".env").touch()
         (tmp_path / "token").touch()
-        config = load_config(write(tmp_path, text), dict.fromkeys(("".join(n) for n in names), "x"))
+        config = load_config(write(tmp_path, text), dict.fromkeys(map("".join, names), "x" * 40))
         assert config.notes == (), line
 
 

@@ -326,8 +326,7 @@ class App:
         self.usage = build_usage_reader(config, state)
         # Run in order once no call is left.
         self.close_steps: list[Callable[[], Awaitable[None]]] = [*stores.close_steps]
-        self.close_steps += self.telemetry.enable_webhooks(state)
-        self._attach_audit_log()
+        self._attach_observers(state)
         self.servers = ServerConnector(
             self.gateway,
             self.admin,
@@ -339,7 +338,8 @@ class App:
         self.servers.usage = self.usage
         self._add_upstreams(config)
 
-    def _attach_audit_log(self) -> None:
+    def _attach_observers(self, state: Path | None) -> None:
+        self.close_steps += self.telemetry.enable_webhooks(state)
         if self.usage is not None:
             self.close_steps.append(self.usage.aclose)
         if self.audit_log is not None:
