@@ -74,7 +74,7 @@ def test_a_mistake_is_reported(more: str, message: str) -> None:
         ("https://", "ftp://", "expected http:// or https:// and a host"),
         ("https://", "https://me:pass@", "without a name and a password"),
         ("${HOST}", "${NO_HOST}", "NO_HOST"),
-        ('"KEY"', '"NO_KEY"', "the variable NO_KEY is not set; set it to a key, such as one"),
+        ('"KEY"', '"NO_KEY"', "the variable NO_KEY is not set; set it to a key; `trunkline"),
         ('"KEY"', '["HOST"]', "the variable HOST: expected whsec_ and base64"),
         ('"KEY"', '"not a name"', "expected the name of a variable, not its value"),
         ('"ops"', '"op s"', "expected a name of letters"),

@@ -395,7 +395,7 @@ PAGES: dict[str, Sequence[Step]] = {
         Shows(),
         *[ENGINE] * 4,
     ],
-    "docs/guides/engine.md": [Run(), *[PYTHON] * 14],
+    "docs/guides/engine.md": [Run(), *[PYTHON] * 15],
     "docs/guides/faq.md": [],
     "docs/guides/finding.md": [
         Write(),

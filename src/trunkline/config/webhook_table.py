@@ -180,7 +180,7 @@ def _resolve_webhook(
             continue
         place, text = (*path, "secret_env"), context.environ.get(name)
         if not text:
-            fix = "set it to a key, such as one that `trunkline webhooks secret` prints"
+            fix = "set it to a key; `trunkline webhooks secret` prints a new key"
             report.add_error(place, f"the variable {name} is not set", fix)
             continue
         try:
