@@ -11,8 +11,8 @@ Invariants:
 1. A message is accepted only if one of the keys signed exactly its id, time and body.
 2. A message is accepted only within the tolerance around its time, and once for each id.
 3. The memory of accepted ids is bounded. It exceeds its limit only by messages that are handled at
-   the same time. An id is forgotten only if a copy of its delivery would be too old. While there is room, later
-   attempts with the same id are recognised, too.
+   the same time. An id is forgotten only if a copy of its delivery would be too old. While there is
+   room, later attempts with the same id are recognised, too.
 """
 
 import hmac
