@@ -179,7 +179,11 @@ async def app_with_all_telemetry(state: Path) -> App:
 
     traces = TracesSettings(endpoint="http://127.0.0.1:1")
     metrics = MetricsSettings(path="/m")
-    app = App(Config(servers=DEFAULT_CONFIG.servers, metrics=metrics, traces=traces), state)
+    webhook = WebhookSettings(name="ops", url="https://hooks.example", secret_env="KEY")
+    config = Config(
+        servers=DEFAULT_CONFIG.servers, metrics=metrics, traces=traces, webhooks=(webhook,)
+    )
+    app = App(config, state)
     async with app.telemetry.running(stdio=False):
         return app
 
