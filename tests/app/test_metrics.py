@@ -25,6 +25,7 @@ from trunkline.config import (
     MetricsSettings,
     ServerSettings,
 )
+from trunkline.config.webhook_table import WebhookSettings
 
 BROKEN = ServerSettings(
     name="broken", backend=CommandSettings(command="/nonexistent/program"), max_restarts=0
