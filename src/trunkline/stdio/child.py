@@ -476,12 +476,19 @@ class ChildProcess:
             with suppress(AttributeError, OSError):  # unsupported, or over the user's pipe quota
                 fcntl.fcntl(self._process.stdout, fcntl.F_SETPIPE_SZ, _STDOUT_PIPE_BYTES)
         loop = asyncio.get_running_loop()
-        writer, _ = await loop.connect_write_pipe(lambda: self._stdin, self._process.stdin)
         self._write_coalescer = WriteCoalescer(loop)
-        self._transports.append(writer)
-        ends = ((self._stdout, self._process.stdout), (self._stderr, self._process.stderr))
-        for protocol, pipe in ends:
-            transport, _ = await loop.connect_read_pipe(lambda end=protocol: end, pipe)
+        # In the order of `_close_pipes`.
+        for connect, protocol, pipe in (
+            (loop.connect_write_pipe, self._stdin, self._process.stdin),
+            (loop.connect_read_pipe, self._stdout, self._process.stdout),
+            (loop.connect_read_pipe, self._stderr, self._process.stderr),
+        ):
+            file = _file_for_transport(loop, cast("IO[bytes]", pipe))
+            try:
+                transport, _ = await connect(lambda end=protocol: end, file)
+            except BaseException:
+                file.close()
+                raise
             self._transports.append(transport)
 
     def _close_pipes(self) -> None:
@@ -497,7 +504,7 @@ class ChildProcess:
         """Close stdout once the child has ended and all is read, even if others hold it open."""
         transport = self._stdout.transport
         if self._reaped and not transport.is_closing():
-            pipe = cast("IO[bytes]", self._process.stdout)
+            pipe = cast("IO[bytes]", transport.get_extra_info("pipe"))
             if not any(fcntl.ioctl(pipe.fileno(), termios.FIONREAD, bytes(4))):
                 transport.close()
 
@@ -694,11 +701,21 @@ def _format_line(line: bytes) -> str:
     return text + "…" if len(line) > MAX_STDERR_LINE_BYTES else text
 
 
+def _file_for_transport(loop: asyncio.AbstractEventLoop, pipe: "IO[bytes]") -> "IO[bytes]":
+    """Close `pipe`, and return a file object whose transport closes the descriptor exactly once.
+
+    A transport of uvloop closes the descriptor, then the file object, which would close it again.
+    By then another thread may have opened a file with the same number, and would lose it.
+    """
+    owned_by_file = isinstance(loop, asyncio.BaseEventLoop)  # uvloop's class is unrelated
+    with pipe:
+        return open(os.dup(pipe.fileno()), pipe.mode, buffering=0, closefd=owned_by_file)
+
+
 async def _run_uninterrupted(opening: Coroutine[Any, Any, None]) -> None:
     """Run to the end even if the caller is cancelled, so that all pipes are connected or none.
 
-    When connecting a pipe is cancelled, uvloop closes its descriptor, and the file object closes it
-    again: an error that hides the cancellation, or the loss of an unrelated descriptor.
+    After a cancelled connection, it is unknown whether uvloop has closed the descriptor.
     """
     task = asyncio.create_task(opening)
     try:
