@@ -1,6 +1,7 @@
 """Delivery of webhook messages: order, retries, dead messages, restarts, several gateways."""
 
 import asyncio
+import stat
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -321,6 +322,32 @@ async def test_while_the_file_cannot_be_used_messages_wait(
     assert names(receiver) == ["a"]
     assert "cannot be stored" in caplog.records[0].message
     assert caplog.records[-1].message == "trunkline: webhook messages can be stored again"
+
+
+@tidy
+async def test_the_state_directory_is_created(tmp_path: Path) -> None:
+    receiver, finished = Receiver(), Finished()
+    folder = tmp_path / "state" / "trunkline"
+    async with delivering(folder, settings_of("ops", receiver), finished=finished) as delivery:
+        delivery.record(kill("a"))
+        await finished.until(1)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+@tidy
+async def test_without_a_usable_folder_delivery_waits_for_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    receiver, finished = Receiver(), Finished()
+    folder = tmp_path / "state"
+    folder.touch()
+    async with delivering(folder, settings_of("ops", receiver), finished=finished) as delivery:
+        while not caplog.records:
+            await asyncio.sleep(0)
+        folder.unlink()
+        delivery.record(kill("a"))
+        await finished.until(1)
+    assert names(receiver) == ["a"]
 
 
 @tidy

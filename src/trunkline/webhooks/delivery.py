@@ -216,10 +216,7 @@ class WebhookDelivery:
 
     async def _lead(self) -> None:
         """Wait until no other gateway delivers, then deliver."""
-        while True:
-            lock = await self._in_thread(lambda: HeldLock.try_acquire(self._lock_file))
-            if lock is not None:
-                break
+        while (lock := await self._in_thread(self._try_lock)) is None:  # noqa: ASYNC110
             await asyncio.sleep(POLL_INTERVAL)
         try:
             async with asyncio.TaskGroup() as group:
@@ -227,6 +224,15 @@ class WebhookDelivery:
                     group.create_task(self._keep_serving(settings))
         finally:
             lock.release()
+
+    def _try_lock(self) -> HeldLock | None:
+        """Return the lock; None if another gateway holds it, or the file cannot be used."""
+        try:
+            self._lock_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return HeldLock.try_acquire(self._lock_file)
+        except OSError as error:
+            self._report_failure(error)
+            return None
 
     async def _keep_serving(self, settings: TargetSettings) -> None:
         while True:
