@@ -111,13 +111,29 @@ def test_a_test_message_that_cannot_be_delivered_says_why(state: Path, tmp_path:
     assert "need allow_private = true" in refused.stderr
 
 
+def test_without_its_key_a_webhook_sends_nothing_and_other_commands_work(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WEBHOOK_KEY")
+    file = config(tmp_path, webhook())
+    refused = run("webhooks", "test", "ops", "--config", file)
+    assert refused.exit_code == 2
+    assert "the variable WEBHOOK_KEY is not set, so it signs no message" in refused.stderr
+    assert run("webhooks", "list", "--config", file).exit_code == 0
+
+
 async def test_a_test_message_arrives(state: Path, tmp_path: Path) -> None:
     inbox = Inbox()
     async with hang_guard(), receiver_for(inbox.notified, now=None) as url:
         file = config(tmp_path, webhook(url, "allow_private = true"))
         sent = await asyncio.to_thread(run, "webhooks", "test", "ops", "--config", file)
+        store = store_with(state, "msg_a")
+        store.switch_off("ops", "it answered 410", 2.0)
+        store.close()
+        again = await asyncio.to_thread(run, "webhooks", "test", "ops", "--config", file)
     assert sent.stdout == "ops: delivered, status 204\n"
-    assert inbox.methods == ["webhook.test"]
+    assert inbox.methods == ["webhook.test"] * 2
+    assert "ops is switched off (it answered 410); run trunkline webhooks retry ops" in again.stderr
 
 
 async def test_a_gateway_sends_changes_of_kill_switches(runtime: Path, tmp_path: Path) -> None:

@@ -347,7 +347,8 @@ async def test_a_child_that_is_closed_did_not_end_by_itself() -> None:
 
 @leaves_nothing_behind
 async def test_text_on_stdout_is_kept_with_the_lines_of_stderr() -> None:
-    code = "print('Hello\\n' * 30, '{}', sep='', end=''); print(' [1]')"
+    message = '{"jsonrpc":"2.0","method":"x"}'
+    code = f"print('[INFO] Hello\\n' * 29 + '{{\"level\": 1}}'); print('''{message}''')"
     stray: list[str] = []
     child = await ChildProcess.start(
         python(code), stderr_log=StderrLog(), on_stray_output=stray.append
@@ -355,8 +356,8 @@ async def test_text_on_stdout_is_kept_with_the_lines_of_stderr() -> None:
     while await child.receive() is not None:
         pass
     await child.wait()
-    assert child.stderr_tail() == ("stdout, not JSON-RPC: Hello",) * 20
-    assert stray == ["Hello"] * 30
+    assert child.stderr_tail() == ("stdout, not JSON-RPC: [INFO] Hello",) * 20
+    assert stray == [*["[INFO] Hello"] * 29, '{"level": 1}']
 
 
 @pytest.mark.parametrize("end", ["pass", "sys.stdin.read()"])
@@ -365,7 +366,8 @@ async def test_text_on_stdout_that_was_not_received_is_kept_when_the_child_is_cl
     end: str,
 ) -> None:
     log, stray = StderrLog(), list[str]()
-    code = f"import sys; print('usage: fs DIR', flush=True); {end}; print('{{}}\\nbye', end='')"
+    code = f"import sys; print('usage: fs DIR', flush=True); {end}; "
+    code += """print('{"jsonrpc":1}\\nbye', end='')"""
     child = await ChildProcess.start(python(code), stderr_log=log, on_stray_output=stray.append)
     if end == "pass":
         await child.wait()

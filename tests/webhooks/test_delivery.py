@@ -160,11 +160,12 @@ async def test_a_failed_message_holds_back_the_next_ones_until_it_is_delivered(
     async with delivering(tmp_path, target, finished=finished, schedule=schedule) as delivery:
         delivery.record(kill("a"))
         delivery.record(kill("b"))
-        await finished.until(2)
+        await finished.until(3)
     assert names(receiver) == ["a", "b"]
     assert len(receiver.attempts) == 4
     assert len(set(receiver.attempts)) == 2
     assert [(each.outcome, each.attempts) for each in finished] == [
+        ("retrying", 1),
         ("delivered", 3),
         ("delivered", 1),
     ]
@@ -183,7 +184,7 @@ async def test_the_next_attempt_waits_for_its_time(tmp_path: Path) -> None:
             await asyncio.sleep(0)
         assert len(receiver.attempts) == 1
         clock.now += 101.0
-        await finished.until(1)
+        await finished.until(2)
     assert names(receiver) == ["a"]
 
 

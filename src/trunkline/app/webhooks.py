@@ -20,7 +20,7 @@ def build_webhooks(
     mask: Callable[[str], str],
     on_finished: Callable[[WebhookFinished], None],
 ) -> WebhookDelivery:
-    """Return the delivery of the configured webhooks, not started."""
+    """Return the delivery of the configured webhooks that have a key, not started."""
     targets = [
         TargetSettings(
             webhook.name,
@@ -30,6 +30,7 @@ def build_webhooks(
             partial(open_target, webhook),
         )
         for webhook in config.webhooks
+        if webhook.keys
     ]
     messages = EventMessages(writer_label(config.gateway.name), mask)
     return WebhookDelivery(default_file(state), targets, messages, on_finished)

@@ -258,7 +258,7 @@ class RecordEncoder:
                 "webhook",
                 name=event.target,
                 status=event.outcome,
-                event=event.event,
+                about=event.event,
                 id=event.id,
                 attempts=event.attempts,
                 problem=None if event.problem is None else redact_text(event.problem),

@@ -66,11 +66,19 @@ def run_test(name: str, config_file: Path | None) -> None:
     """Send a test message to a webhook, now and from this process, and print what came of it."""
     config = choose_config(config_file)
     webhook = _find(config, name)
+    if not webhook.keys:
+        fail(EXIT_USAGE, *config.notes)
     attempt = asyncio.run(_send_test(config, webhook))
     if attempt.outcome is not DeliveryOutcome.DELIVERED:
         hint = _hint(webhook, attempt)
         fail(EXIT_FAILURE, f"{name}: not delivered: {attempt.problem}", *hint)
     print_lines(f"{name}: delivered, status {attempt.status}")
+    with _open_store(config) as store:
+        state = None if store is None else store.read_states([name])[0]
+    if state is not None and state.off_reason is not None:
+        print_message(
+            f"{name} is switched off ({state.off_reason}); run trunkline webhooks retry {name}"
+        )
 
 
 def run_retry(name: str, config_file: Path | None) -> None:

@@ -5,7 +5,8 @@
 Nothing here connects; `trunkline.webhooks` delivers.
 
 Invariants:
-1. Every webhook has a name of its own, a valid URL and at least one valid key.
+1. Every webhook has a name of its own and a valid URL. Its keys are valid; a webhook without any
+   key sends nothing, and a note says so.
 2. Errors and reprs show no key, and no query of a URL.
 """
 
@@ -180,8 +181,9 @@ def _resolve_webhook(
             continue
         place, text = (*path, "secret_env"), context.environ.get(name)
         if not text:
+            # Not an error: commands such as `audit query` need no key.
             fix = "set it to a key; `trunkline webhooks secret` prints a new key"
-            report.add_error(place, f"the variable {name} is not set", fix)
+            report.add_note(place, f"the variable {name} is not set, so it signs no message", fix)
             continue
         try:
             keys.append(parse_webhook_key(text))

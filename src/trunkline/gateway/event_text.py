@@ -173,7 +173,8 @@ def _describe_webhook(event: WebhookFinished, sanitize: Sanitize) -> str:
     attempts = "1 attempt" if event.attempts == 1 else f"{event.attempts} attempts"
     if event.outcome == "delivered":
         return f"webhook {target}: {event.event} delivered after {attempts}"
-    return f"webhook {target}: {event.event} not delivered after {attempts}: {problem}"
+    later = ", tried again later" if event.outcome == "retrying" else ""
+    return f"webhook {target}: {event.event} not delivered after {attempts}{later}: {problem}"
 
 
 def _describe_reload(event: ConfigReloaded, sanitize: Sanitize) -> str:

@@ -155,14 +155,14 @@ class CatalogChanged(Struct, frozen=True):
 
 
 class WebhookFinished(Struct, frozen=True):
-    """A webhook message has ended, or its target was switched off."""
+    """A webhook message was delivered or failed, or its target was switched off."""
 
     target: str
     event: str
     """The event that the message is about."""
     id: str
     outcome: str
-    """`delivered`, `dead` (not sent again) or `off` (nothing is sent to the target any more)."""
+    """`delivered`, `retrying` (after the first failed attempt), `dead` (not sent again) or `off`."""
     attempts: int
     problem: str | None
 

@@ -244,9 +244,6 @@ not root 64 MiB of pipe buffers in all."""
 _MAX_STRAY_LINES = 20
 """How many lines of a child's stdout that are no JSON-RPC are kept; they must not hide stderr."""
 
-_PEEKED_BYTES = 16
-"""How many bytes of a line are looked at to tell text from JSON-RPC."""
-
 _EXIT_DELAY = 0.5
 """How many seconds a child may take to exit after its stdout has ended."""
 
@@ -398,8 +395,8 @@ class ChildProcess:
 
     def _keep_stray_output(self, payload: bytes) -> None:
         """Keep text on stdout among the lines of stderr: it tells why a server does not answer."""
-        is_text = not payload[:_PEEKED_BYTES].lstrip().startswith((b"{", b"["))
-        if self._stderr.on_line is None or not is_text:
+        # Log lines are often JSON or begin with a bracket, such as `[INFO] starting`.
+        if self._stderr.on_line is None or b'"jsonrpc"' in payload:
             return
         line = payload[:MAX_STDERR_LINE_BYTES]
         if self._stray_lines < _MAX_STRAY_LINES:

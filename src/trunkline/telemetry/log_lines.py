@@ -162,7 +162,7 @@ def _stray_line(event: StrayOutput, text: str) -> LogLine:
 def _webhook_line(event: WebhookFinished, text: str) -> LogLine:
     fields: dict[str, Any] = {
         "target": event.target,
-        "event": event.event,
+        "about": event.event,
         "id": event.id,
         "attempts": event.attempts,
     }

@@ -303,6 +303,8 @@ class WebhookDelivery:
                 await self._in_thread(
                     lambda: self._store.postpone(message.seq, now, next_at, problem)
                 )
+                if not message.attempts:  # told once: it may be tried again for a day
+                    self._report(message, attempt, "retrying")
                 return refusals
         await self._in_thread(lambda: self._store.set_dead(message.seq, message.target, problem))
         self._finish(message, attempt, "dead")
@@ -321,6 +323,9 @@ class WebhookDelivery:
     def _finish(self, message: StoredMessage, attempt: WebhookAttempt, outcome: str) -> None:
         key = (message.target, outcome)
         self.finished[key] = self.finished.get(key, 0) + 1
+        self._report(message, attempt, outcome)
+
+    def _report(self, message: StoredMessage, attempt: WebhookAttempt, outcome: str) -> None:
         self._on_finished(
             WebhookFinished(
                 message.target,
