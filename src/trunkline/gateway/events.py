@@ -162,7 +162,7 @@ class WebhookFinished(Struct, frozen=True):
     """The event that the message is about."""
     id: str
     outcome: str
-    """`delivered`, `retrying` (after the first failed attempt), `dead` (not sent again) or `off`."""
+    """`delivered`, `retrying` (once, after the first failed attempt), `dead` or `off`."""
     attempts: int
     problem: str | None
 
