@@ -7,7 +7,7 @@ get it in addition to their clean environment.
 
 Invariants:
 1. A gateway is not started below a gateway with the same configuration file.
-2. At most MAX_NESTED_GATEWAYS gateways are above another one.
+2. At most MAX_NESTED_GATEWAYS gateways are nested, the outermost one included.
 """
 
 import hashlib
@@ -40,8 +40,8 @@ def find_nesting_error(environ: Mapping[str, str], source: Path | None) -> str |
         )
     if len(above) >= MAX_NESTED_GATEWAYS:
         return (
-            f"{len(above)} gateways have started each other; at most {MAX_NESTED_GATEWAYS} may be"
-            " above another one"
+            f"{len(above)} gateways have started each other, and would start this one; "
+            f"at most {MAX_NESTED_GATEWAYS} may be nested"
         )
     return None
 
