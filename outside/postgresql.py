@@ -9,6 +9,7 @@ import os
 import pwd
 import signal
 from asyncio.subprocess import DEVNULL, PIPE, Process
+from contextlib import suppress
 from pathlib import Path
 
 from outside.program import HERE, START_SECONDS, free_port
@@ -36,6 +37,8 @@ class Postgres:
         self.port = free_port()
         self.url = f"postgresql://tester:hunter2@127.0.0.1:{self.port}/postgres"
         self._process: Process | None = None
+        self._output = ""
+        """What it printed when it was started last."""
         self._user = pwd.getpwnam("nobody") if os.getuid() == 0 else None
 
     async def make(self) -> None:
@@ -57,15 +60,20 @@ class Postgres:
 
     async def start(self) -> None:
         """Start it and wait until it accepts connections."""
-        async with asyncio.timeout(START_SECONDS):
-            while not await self._start():
-                pass  # processes left by a killed server take a moment to end
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                while not await self._start():  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)  # processes of a killed server take a moment to end
+        except TimeoutError:
+            raise AssertionError(f"PostgreSQL does not start:\n{self._output}") from None
 
     async def _start(self) -> bool:
         place = ("-D", str(self.folder / "data"), "-p", str(self.port), "-k", str(self.folder))
         self._process = await self._run("postgres", *place, "-h", "127.0.0.1", "-F")
         assert self._process.stdout is not None
+        self._output = ""
         while line := await self._process.stdout.readline():
+            self._output += line.decode(errors="replace")
             if b"ready to accept connections" in line:
                 self._reading = asyncio.create_task(self._process.stdout.read())
                 return True
@@ -76,10 +84,22 @@ class Postgres:
     async def kill(self) -> None:
         """Kill it and all of its processes, as a power cut would."""
         if self._process is not None:
-            os.killpg(self._process.pid, signal.SIGKILL)
+            # Its processes have process groups of their own, and work in the folder of the data.
+            for pid in (self._process.pid, *self._processes()):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             await self._process.wait()
             await self._reading
             self._process = None
+
+    def _processes(self) -> list[int]:
+        """Return the processes of the server."""
+        found: list[int] = []
+        for place in Path("/proc").glob("[0-9]*/cwd"):
+            with suppress(OSError):
+                if place.readlink() == (self.folder / "data").resolve():
+                    found.append(int(place.parent.name))
+        return found
 
     async def _run(self, program: str, *arguments: str) -> Process:
         return await asyncio.create_subprocess_exec(

@@ -72,7 +72,8 @@ def _text(recorded: Recorded) -> str:
     text = "".join(f"{line}\n" for line in recorded.lines)
     # The times of the server and of the records differ, and with them the widths of columns.
     text = re.sub("─+", "─", text)
-    return re.sub(r"T?\d\d:\d\d:\d\d(\+00:00)?|\b[A-Z][a-z]+day\b", "…", text)
+    time = r"(\d{4}-\d\d-\d\dT)?\d\d:\d\d:\d\d(\+00:00)?"
+    return re.sub(rf"{time}|\b[A-Z][a-z]+day\b", "…", text)
 
 
 def record(reader: Reader) -> list[Recorded]:
