@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from trunkline.app.build import AppLimits
 from trunkline.app.telemetry import EventReporter
 from trunkline.backends.functions import FunctionBackend
 from trunkline.config import Config, LogSettings, TracesSettings
+from trunkline.config.webhook_table import WebhookSettings
 from trunkline.gateway.backend import Backend, BackendListener
 from trunkline.gateway.events import GatewayEvent
 from trunkline.gateway.settings import UpstreamSettings
@@ -122,3 +124,13 @@ async def test_without_telemetry_settings_no_listener_or_tracer_exists() -> None
     assert not pipeline.events.wants_calls
     assert app.telemetry.pages == {}
     await app.aclose()
+
+
+async def test_changes_of_the_lists_are_events_for_webhooks_only(tmp_path: Path) -> None:
+    webhook = WebhookSettings(
+        name="ops", url="https://hooks.example", secret_env="KEY", keys=(b"k" * 32,)
+    )
+    for webhooks, expected in ((), False), ((webhook,), True):
+        app = App(Config(servers=DEFAULT_CONFIG.servers, webhooks=webhooks), tmp_path)
+        assert app.gateway.reports_list_changes is expected
+        await app.aclose()

@@ -249,6 +249,7 @@ class Telemetry:
         events, mask = self._gateway.pipeline.events, self._gateway.mask_secrets
         self.webhooks = found = build_webhooks(self._config, state, mask, events.emit)
         events.add_listener(found.record, call_filter="failed")
+        self._gateway.reports_list_changes = True
         self._register_webhooks(found)
         return [found.aclose]
 

@@ -117,6 +117,8 @@ class Gateway:
         # For each upstream: its stray lines since the last event, and when the next event may come
         self._stray_lines: dict[str, tuple[int, float]] = {}
         self.registry.add_listener(self._on_catalog_changed)
+        self.reports_list_changes = False
+        """Whether changes of the lists are events, as webhooks need them."""
         self._list_changes = ListChanges(
             self.registry.wait_first_start, self._list_watchers, limits, self._emit_catalog_changed
         )
@@ -337,7 +339,7 @@ class Gateway:
             self._emit_skipped(backend)
 
     def _emit_catalog_changed(self, kinds: Collection[FeatureKind]) -> None:
-        if self.pipeline.events:
+        if self.reports_list_changes:
             self.pipeline.events.emit(CatalogChanged(tuple(sorted(kind.value for kind in kinds))))
 
     def _list_watchers(self) -> Iterator[Callable[[Collection[FeatureKind]], None]]:
